@@ -1,6 +1,6 @@
 """Make sure that the browser tests have a Chromium; prints which one they will use.
 
-Order: PLAYWRIGHT_CHROMIUM, one that is installed, Debian's package (as root), Playwright's download.
+Order: PLAYWRIGHT_CHROMIUM, an installed one, Debian's package (as root), Playwright's download.
 """
 
 import os
