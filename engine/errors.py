@@ -1,0 +1,37 @@
+"""What can go wrong in the engine: one class for each thing a caller would do differently.
+
+The message is one sentence for a person and names the file, tensor or value at fault.
+"""
+
+
+class EngineError(Exception):
+    """Any failure of the engine."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        """`status` is the C library's code, None when C was not involved."""
+        super().__init__(message)
+        self.status = status
+
+
+class CheckpointError(EngineError):
+    """A model's files are missing, damaged or of another kind: repair it or choose another."""
+
+
+class Cancelled(EngineError):  # noqa: N818 - a wish, not an error
+    """The work was stopped on request: nothing is wrong."""
+
+
+class OutOfMemory(EngineError):  # noqa: N818 - as malloc's own name for it
+    """The machine's memory does not suffice: render smaller or shorter, or free some."""
+
+
+class NumericError(EngineError):
+    """NaN or infinity appeared in the computation: the weights are damaged or the wrong type."""
+
+
+class MediaError(EngineError):
+    """ffmpeg failed, or the file it made is not what it should be."""
+
+
+class DiskError(EngineError):
+    """A file could not be written: the disk is full or not writable."""
