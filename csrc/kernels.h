@@ -80,7 +80,11 @@ int h3f_silu(h3f_context *ctx, int64_t count, const float *x, float *out);
 /* True when all of x is finite. */
 bool h3f_all_finite(const float *x, int64_t count);
 
-/* Widen `count` values of a stored type. */
+/* Bytes of one element of an h3f_dtype. */
+size_t h3f_dtype_size(int32_t dtype);
+const char *h3f_dtype_word(int32_t dtype); /* "BF16": as safetensors spells it */
+float h3f_f16_to_f32(uint16_t half);
+/* Widen `count` values of a stored type (f32, f16 or bf16, not aligned). */
 void h3f_widen(int32_t dtype, const void *source, int64_t count, float *out);
 
 static inline float h3f_bf16_to_f32(uint16_t half) {
