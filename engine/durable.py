@@ -1,0 +1,74 @@
+"""Files that are either whole and on the disk, or not there. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import DiskError
+
+if sys.platform == "darwin":
+    import fcntl
+
+    def flush_to_platter(descriptor: int) -> None:
+        """fsync on macOS stops at the drive's cache; F_FULLFSYNC goes on to the platter."""
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+else:
+
+    def flush_to_platter(descriptor: int) -> None:
+        """Have the system write a file's data and size to the disk."""
+        os.fsync(descriptor)
+
+
+Flush = Callable[[int], None]
+
+
+@contextmanager
+def disk_errors(doing: str) -> Iterator[None]:
+    """Turn an OSError of the block into a DiskError: `doing` is what was tried, with its path."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"{doing}: {error.strerror or error}") from error
+
+
+def write_durably(path: Path, data: bytes, *, flush: Flush = flush_to_platter) -> None:
+    """Put `data` into `path`; after a crash at any moment it holds the old content or the new.
+
+    The temporary file stands beside it, so the folder must exist. Raises DiskError.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk_errors(f"cannot write {path}"):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                flush(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+    sync_folder(path.parent, flush=flush)
+
+
+def sync_file(path: Path, *, flush: Flush = flush_to_platter) -> None:
+    """Have what another program wrote into `path` on the disk. Raises DiskError."""
+    _sync(path, os.O_RDONLY, flush)
+
+
+def sync_folder(path: Path, *, flush: Flush = flush_to_platter) -> None:
+    """Have the names in `path` (what was made, renamed, removed) on the disk. Raises DiskError."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY, flush)
+
+
+def _sync(path: Path, flags: int, flush: Flush) -> None:
+    with disk_errors(f"cannot sync {path}"):
+        descriptor = os.open(path, flags)
+        try:
+            flush(descriptor)
+        finally:
+            os.close(descriptor)
