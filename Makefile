@@ -14,7 +14,7 @@ export H3FARM_MODELS ?= $(H3FARM_HOME)/models:$(CURDIR)/tests/golden/tiny-h3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test run setup setup-tests browser quick lint types test-fast test-c test-asan test-tsan \
-	test-neon e2e clean
+	test-neon e2e bench reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,12 @@ test-neon: ## the C tests built for arm64 and run under emulation (needs aarch64
 
 e2e: setup-tests browser ## the tests in a real browser
 	$(BIN)/pytest -m e2e
+
+bench: setup ## measure, as ratios, against limits; exits non-zero when one is missed
+	$(BIN)/python tools/bench.py
+
+reference: setup ## write docs/spec.md and docs/commands.md again
+	$(BIN)/python tools/reference.py
 
 clean: ## remove everything that was built or installed here (never outputs or models)
 	rm -rf $(VENV) build *.egg-info engine/*.so engine/_h3f.c
