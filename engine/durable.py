@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import DiskError
+from h3farm.engine.errors import DiskError
 
 if sys.platform == "darwin":
     import fcntl

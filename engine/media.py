@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import imageio_ffmpeg
-
-from .errors import Cancelled, DiskError, MediaError
-from .geometry import FPS, SAMPLE_RATE
+from h3farm.engine.errors import Cancelled, DiskError, MediaError
+from h3farm.engine.geometry import FPS, SAMPLE_RATE
 
 AAC_FRAME = 1024  # samples; an encoder may round the sound's length up to whole frames
 STDERR_TAIL = 600  # characters of ffmpeg's complaint that go into an error

@@ -17,8 +17,23 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ._spec_fields import FIELDS, MAX_AREA, MAX_FRAMES, MAX_PROMPT, MAX_SECONDS, MAX_SEED, Field
-from .geometry import FPS, MAX_ASPECT, MAX_PIXELS, MIN_FRAMES, align_frames, frames_for_seconds
+from h3farm.engine._spec_fields import (
+    FIELDS,
+    MAX_AREA,
+    MAX_FRAMES,
+    MAX_PROMPT,
+    MAX_SECONDS,
+    MAX_SEED,
+    Field,
+)
+from h3farm.engine.geometry import (
+    FPS,
+    MAX_ASPECT,
+    MAX_PIXELS,
+    MIN_FRAMES,
+    align_frames,
+    frames_for_seconds,
+)
 
 __all__ = [
     "FIELDS",
