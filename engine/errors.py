@@ -35,3 +35,20 @@ class MediaError(EngineError):
 
 class DiskError(EngineError):
     """A file could not be written: the disk is full or not writable."""
+
+
+# What a code of csrc/h3f.h means to a caller; the codes not listed are mistakes of the caller's.
+_BY_STATUS: dict[int, type[EngineError]] = {
+    -1: Cancelled,
+    -2: OutOfMemory,
+    -10: CheckpointError,  # cannot be opened or mapped
+    -11: CheckpointError,  # not a well-formed file
+    -12: CheckpointError,  # a tensor is missing, unknown or has the wrong shape
+    -13: CheckpointError,  # a tensor's type
+    -20: NumericError,
+}
+
+
+def from_status(status: int, message: str) -> EngineError:
+    """The exception for a failure that the C library reported as `status`, in its own words."""
+    return _BY_STATUS.get(status, EngineError)(message, status=status)

@@ -110,7 +110,7 @@ def test_one_module_sees_the_compiled_library() -> None:
         if any(name.endswith("._h3f") for name in imports(path))
         or "_h3f import" in path.read_text(encoding="utf-8")
     }
-    assert users == {"engine/_native.py"}
+    assert users == {"engine/_bridge.py"}
 
 
 @pytest.mark.parametrize("module", [*STANDARD_LIBRARY_ONLY, "h3farm.worker.queue"])
