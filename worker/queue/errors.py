@@ -1,0 +1,55 @@
+"""What can go wrong between a client and the queue, by what a caller would do differently."""
+
+from h3farm.engine.spec import SpecError
+
+
+class QueueError(Exception):
+    """Base of the queue's errors; `str()` is a sentence for the user."""
+
+
+class SettingsError(QueueError):
+    """An environment variable of the farm has a value that cannot be used."""
+
+    def __init__(self, sentence: str, *, field: str, given: str, allowed: str) -> None:
+        """`field` is the variable's name."""
+        super().__init__(sentence)
+        self.field = field
+        self.given = given
+        self.allowed = allowed
+
+
+class StoreUnavailable(QueueError):  # noqa: N818 - a state of the world
+    """The store does not answer: most often the farm is not running."""
+
+
+class JobNotSaved(QueueError):  # noqa: N818
+    """The job's folder could not be written: the disk is full or not writable."""
+
+
+class UnknownJob(QueueError):  # noqa: N818
+    """No job has this id."""
+
+    def __init__(self, job_id: str) -> None:
+        """`job_id` as it was given."""
+        super().__init__(f"There is no job {job_id!r}: `h3farm list` shows those that exist.")
+        self.job_id = job_id
+
+
+class InvalidTransition(QueueError):  # noqa: N818
+    """The job's state does not allow what was asked."""
+
+    def __init__(self, job_id: str, state: str, wanted: str) -> None:
+        """`state` is what the job is, `wanted` what it was to become."""
+        super().__init__(f"Job {job_id} is {state}: it can no longer become {wanted}.")
+        self.job_id = job_id
+        self.state = state
+        self.wanted = wanted
+
+
+class UnknownModel(QueueError, SpecError):  # noqa: N818
+    """The spec names a model that the farm does not have: a mistake in the spec's field `model`."""
+
+    def __init__(self, given: str, known: tuple[str, ...], sentence: str) -> None:
+        """`known`: the names that would have been taken."""
+        super().__init__("model", given, ", ".join(known), sentence)
+        self.known = known
