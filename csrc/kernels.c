@@ -89,6 +89,47 @@ const char *h3f_isa_word(int32_t isa) {
 static const h3f_kernels scalar_kernels = {
     .isa = H3F_ISA_SCALAR, .matmul = &h3f_matmul_scalar, .rows = &h3f_rows_scalar};
 
+#if defined(H3F_X86)
+static const h3f_kernels avx2_kernels = {
+    .isa = H3F_ISA_AVX2, .matmul = &h3f_matmul_avx2, .rows = &h3f_rows_scalar};
+static const h3f_kernels avx512_kernels = {
+    .isa = H3F_ISA_AVX512, .matmul = &h3f_matmul_avx512, .rows = &h3f_rows_scalar};
+
+/* f16c has no name in every compiler; all processors with AVX2 have it. */
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+const h3f_kernels *h3f_kernels_for(int32_t isa) {
+    switch (isa) {
+    case H3F_ISA_BEST:
+        return has_avx512() ? &avx512_kernels : has_avx2() ? &avx2_kernels : &scalar_kernels;
+    case H3F_ISA_SCALAR:
+        return &scalar_kernels;
+    case H3F_ISA_AVX2:
+        return has_avx2() ? &avx2_kernels : NULL;
+    case H3F_ISA_AVX512:
+        return has_avx512() ? &avx512_kernels : NULL;
+    default:
+        return NULL;
+    }
+}
+#elif defined(H3F_ARM)
+static const h3f_kernels neon_kernels = {
+    .isa = H3F_ISA_NEON, .matmul = &h3f_matmul_neon, .rows = &h3f_rows_scalar};
+
+const h3f_kernels *h3f_kernels_for(int32_t isa) {
+    if (isa == H3F_ISA_BEST || isa == H3F_ISA_NEON)
+        return &neon_kernels;
+    return isa == H3F_ISA_SCALAR ? &scalar_kernels : NULL;
+}
+#else
 const h3f_kernels *h3f_kernels_for(int32_t isa) {
     return isa == H3F_ISA_BEST || isa == H3F_ISA_SCALAR ? &scalar_kernels : NULL;
 }
+#endif

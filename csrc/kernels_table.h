@@ -8,26 +8,36 @@
 
 #if defined(__x86_64__)
 #define H3F_X86 1
+#define H3F_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define H3F_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
 #elif defined(__aarch64__)
 #define H3F_ARM 1
+#endif
+
+/* For the bodies that a twin is made of: their trip counts are constants only when inlined. */
+#define H3F_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define H3F_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define H3F_UNROLL _Pragma("GCC unroll 32")
 #endif
 
 /* ---- matrix products: tiles of at most mr x nr outputs ---- */
 
 enum { H3F_MAX_MR = 14, H3F_MAX_NR = 32 };
 
-/* c[i][j] = base[i][j] + sum over k of a[k][i] * b[k][j], k ascending, for one tile of rows x nr.
- * a: [depth][rows]; b: [depth][nr], 64-byte aligned; base and c may be the same. */
-typedef void h3f_tile_fn(int64_t depth, const float *a, const float *b, const float *base,
-                         int64_t base_stride, float *c, int64_t c_stride);
+/* c[i][j] = base[i][j] + sum over k of a[k * a_stride + i] * b[k * nr + j], k ascending from a sum of 0, for
+ * i < rows, j < nr; `rows` is the function's place in the table. base and c may be the same. */
+typedef void h3f_tile_fn(int64_t depth, const float *a, int64_t a_stride, const float *b,
+                         const float *base, int64_t base_stride, float *c, int64_t c_stride);
 
-/* out[k][i] = rows[i][k], widened, for k < depth and i < count; zeros for the lanes from count to nr-1.
- * rows: the places in the mapping, of type dtype and not aligned. */
-typedef void h3f_pack_fn(int32_t dtype, const unsigned char *const *rows, int64_t count, int64_t depth,
-                         float *out);
+/* out[k * stride + i] = rows[i][k], widened, for k < depth, i < lanes. The rows are of type dtype, not aligned. */
+typedef void h3f_pack_fn(int32_t dtype, const void *const *rows, int64_t depth, float *out,
+                         int64_t stride);
 
 typedef struct h3f_matmul_kernels {
     int32_t mr, nr;
+    int32_t lanes; /* rows that pack transposes at once; nr is a multiple */
     h3f_tile_fn *tile[H3F_MAX_MR + 1]; /* by rows, 1 .. mr */
     h3f_pack_fn *pack;
 } h3f_matmul_kernels;
@@ -47,6 +57,12 @@ typedef struct h3f_row_kernels {
 
 extern const h3f_matmul_kernels h3f_matmul_scalar;
 extern const h3f_row_kernels h3f_rows_scalar;
+#ifdef H3F_X86
+extern const h3f_matmul_kernels h3f_matmul_avx2, h3f_matmul_avx512;
+#endif
+#ifdef H3F_ARM
+extern const h3f_matmul_kernels h3f_matmul_neon;
+#endif
 
 struct h3f_kernels {
     int32_t isa;
