@@ -1,8 +1,9 @@
 """`make bench`: one full-width transformer block against this machine's own f32 GEMM rate.
 
 A one-block transformer of the release's width is made in a temporary folder (bf16, random), its
-forward pass is timed, and numpy's sgemm is timed before and after it in the same process with as many
-threads, so that the machine's mood falls on both. Prints the ratio and exits 1 when it is below the limit.
+forward pass is timed, and numpy's sgemm is timed before and after it in the same process with as
+many threads, so that the machine's mood falls on both. Prints the ratio and exits 1 when it is
+below the limit.
 """
 
 import json
