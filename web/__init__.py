@@ -1,0 +1,1 @@
+"""The dashboard: submit renders, watch the queue, play what was made. Never imports the engine."""

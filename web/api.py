@@ -1,0 +1,81 @@
+"""The JSON API: everything that the pages do, for programs, and the event stream of the pages."""
+
+from typing import Any
+
+from flask import Blueprint, Response, request
+from h3farm.engine.spec import RenderSpec
+from h3farm.web.errors import BadRequestError
+from h3farm.web.farm import farm
+from h3farm.web.forms import priority_of
+from h3farm.worker.queue import Priority, State
+
+MOST_JOBS = 500
+
+blueprint = Blueprint("api", __name__, url_prefix="/api")
+
+JSON = dict[str, Any]
+
+
+@blueprint.get("/status")
+def status() -> JSON:
+    """The worker, and how many jobs are in each state."""
+    queue = farm().queue
+    worker = queue.worker()
+    return {"worker": worker.to_json() if worker else None, "counts": queue.counts()}
+
+
+@blueprint.get("/models")
+def models() -> JSON:
+    """The models that a spec may name."""
+    return {"models": farm().queue.models()}
+
+
+@blueprint.get("/jobs")
+def jobs() -> JSON:
+    """Jobs, newest last; `state` (may be repeated) chooses, `limit` bounds those that are over."""
+    states = request.args.getlist("state")
+    for name in states:
+        if name not in list(State):
+            raise BadRequestError(f"state must be one of {', '.join(State)}, got {name!r}", "state")
+    found = farm().queue.list(states or None, limit=_limit())
+    return {"jobs": [job.to_json() for job in found]}
+
+
+@blueprint.post("/jobs")
+def submit() -> tuple[JSON, int]:
+    """Queue `{"spec": {...}, "priority": "normal"}`."""
+    body = request.get_json()
+    if not isinstance(body, dict) or not set(body) <= {"spec", "priority"}:
+        raise BadRequestError('the body must be {"spec": {...}, "priority": "normal"}')
+    spec = RenderSpec.from_json(body.get("spec"))
+    job = farm().queue.submit(spec, priority=priority_of(body.get("priority", Priority.NORMAL)))
+    return job.to_json(), 201
+
+
+@blueprint.get("/jobs/<job_id>")
+def job(job_id: str) -> JSON:
+    """One job."""
+    return farm().queue.get(job_id).to_json()
+
+
+@blueprint.post("/jobs/<job_id>/cancel")
+def cancel(job_id: str) -> JSON:
+    """Cancel a job that waits or runs; a running one stops within a second."""
+    return farm().queue.cancel(job_id).to_json()
+
+
+@blueprint.get("/events")
+def events() -> Response:
+    """Server-sent events: `changed` (jobs that pages should fetch again, null: all), `progress`."""
+    return Response(
+        farm().hub.stream(), mimetype="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+def _limit() -> int:
+    text = request.args.get("limit", "100")
+    if not text.isdecimal() or int(text) > MOST_JOBS:
+        raise BadRequestError(
+            f"limit must be a whole number from 0 to {MOST_JOBS}, got {text!r}", "limit"
+        )
+    return int(text)
