@@ -126,7 +126,7 @@ static const rule video_vae_rules[] = {
 };
 
 #define CONVOLUTION_RULES(module)                                                                          \
-    {.pattern = module ".bias"}, {.pattern = module ".weight_g"}, {.pattern = module ".weight_v"}
+    {.pattern = module ".@"}, {.pattern = module ".weight_g"}, {.pattern = module ".weight_v"}
 #define ACTIVATION_RULES(module)                                                                           \
     {.pattern = module ".act.alpha"}, {.pattern = module ".act.beta"},                                     \
         {.pattern = module ".upsample.filter"}, {.pattern = module ".downsample.lowpass.filter"}
