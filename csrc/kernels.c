@@ -86,14 +86,14 @@ const char *h3f_isa_word(int32_t isa) {
     }
 }
 
-static const h3f_kernels scalar_kernels = {
-    .isa = H3F_ISA_SCALAR, .matmul = &h3f_matmul_scalar, .rows = &h3f_rows_scalar};
+static const h3f_kernels scalar_kernels = {.isa = H3F_ISA_SCALAR,
+    .matmul = &h3f_matmul_scalar, .attention = &h3f_attention_scalar, .rows = &h3f_rows_scalar};
 
 #if defined(H3F_X86)
-static const h3f_kernels avx2_kernels = {
-    .isa = H3F_ISA_AVX2, .matmul = &h3f_matmul_avx2, .rows = &h3f_rows_scalar};
-static const h3f_kernels avx512_kernels = {
-    .isa = H3F_ISA_AVX512, .matmul = &h3f_matmul_avx512, .rows = &h3f_rows_scalar};
+static const h3f_kernels avx2_kernels = {.isa = H3F_ISA_AVX2,
+    .matmul = &h3f_matmul_avx2, .attention = &h3f_attention_avx2, .rows = &h3f_rows_avx2};
+static const h3f_kernels avx512_kernels = {.isa = H3F_ISA_AVX512,
+    .matmul = &h3f_matmul_avx512, .attention = &h3f_attention_avx512, .rows = &h3f_rows_avx512};
 
 /* f16c has no name in every compiler; all processors with AVX2 have it. */
 static bool has_avx2(void) {
@@ -120,8 +120,8 @@ const h3f_kernels *h3f_kernels_for(int32_t isa) {
     }
 }
 #elif defined(H3F_ARM)
-static const h3f_kernels neon_kernels = {
-    .isa = H3F_ISA_NEON, .matmul = &h3f_matmul_neon, .rows = &h3f_rows_scalar};
+static const h3f_kernels neon_kernels = {.isa = H3F_ISA_NEON,
+    .matmul = &h3f_matmul_neon, .attention = &h3f_attention_neon, .rows = &h3f_rows_neon};
 
 const h3f_kernels *h3f_kernels_for(int32_t isa) {
     if (isa == H3F_ISA_BEST || isa == H3F_ISA_NEON)

@@ -321,14 +321,14 @@ H3F_INLINE void tile_neon(int rows, int64_t depth, const float *a, int64_t a_str
     }
 }
 
-TILE(neon, NO_TARGET, 1)
-TILE(neon, NO_TARGET, 2)
-TILE(neon, NO_TARGET, 3)
-TILE(neon, NO_TARGET, 4)
-TILE(neon, NO_TARGET, 5)
-TILE(neon, NO_TARGET, 6)
-TILE(neon, NO_TARGET, 7)
-TILE(neon, NO_TARGET, 8)
+TILE(neon, H3F_NEON, 1)
+TILE(neon, H3F_NEON, 2)
+TILE(neon, H3F_NEON, 3)
+TILE(neon, H3F_NEON, 4)
+TILE(neon, H3F_NEON, 5)
+TILE(neon, H3F_NEON, 6)
+TILE(neon, H3F_NEON, 7)
+TILE(neon, H3F_NEON, 8)
 
 H3F_INLINE void transpose_neon(uint32x4_t v[4]) {
     uint64x2_t low01 = vreinterpretq_u64_u32(vzip1q_u32(v[0], v[1]));

@@ -1,6 +1,7 @@
-/* Row kernels. Statistics of the norms are summed in double, in LANES sums that are added in a fixed order: cheap
- * beside the memory traffic, and every instruction set rounds alike. */
-#include "kernels_table.h"
+/* Row kernels. They are bound by memory, so one body serves all vector instruction sets: compilers vectorise
+ * it once for each. Statistics of the norms are summed in double, which costs nothing beside the memory
+ * traffic and makes the twins agree. */
+#include "kernels_exp.h"
 #include "pool.h"
 
 #include <math.h>
@@ -29,7 +30,7 @@ static void layer_norm_ref(const h3f_norm *norm, const float *x, float *out) {
                  (norm->bias ? norm->bias[i] : 0);
 }
 
-static void rotate_ref(const h3f_rotary *rotary, const float *cosine, const float *sine, float *x) {
+H3F_INLINE void rotate_ref(const h3f_rotary *rotary, const float *cosine, const float *sine, float *x) {
     for (int32_t head = 0; head < rotary->heads; head++, x += rotary->head_dim) {
         for (int32_t j = 0; j < rotary->pairs; j++) {
             float low = x[j], high = x[j + rotary->pairs];
@@ -39,12 +40,12 @@ static void rotate_ref(const h3f_rotary *rotary, const float *cosine, const floa
     }
 }
 
-static void modulate_ref(int64_t cols, const float *x, const float *shift, const float *scale, float *out) {
+H3F_INLINE void modulate_ref(int64_t cols, const float *x, const float *shift, const float *scale, float *out) {
     for (int64_t i = 0; i < cols; i++)
         out[i] = x[i] * (1 + scale[i]) + shift[i];
 }
 
-static void add_gated_ref(int64_t cols, const float *gate, const float *branch, float *x) {
+H3F_INLINE void add_gated_ref(int64_t cols, const float *gate, const float *branch, float *x) {
     for (int64_t i = 0; i < cols; i++)
         x[i] += gate ? gate[i] * branch[i] : branch[i];
 }
@@ -68,6 +69,118 @@ const h3f_row_kernels h3f_rows_scalar = {
     .silu_mul = silu_mul_ref,
     .silu = silu_ref,
 };
+
+/* ---- vectorised: bodies ---- */
+
+#if defined(H3F_X86) || defined(H3F_ARM)
+
+enum { LANES = 8 }; /* sums side by side, added up in a fixed order */
+
+H3F_INLINE double sum_lanes(const double lanes[LANES]) {
+    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+/* The sum of (x - center)^2. */
+H3F_INLINE double sum_squares(int64_t count, const float *x, double center) {
+    double lanes[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            lanes[j] += ((double)x[i + j] - center) * ((double)x[i + j] - center);
+    for (int j = 0; i + j < count; j++)
+        lanes[j] += ((double)x[i + j] - center) * ((double)x[i + j] - center);
+    return sum_lanes(lanes);
+}
+
+H3F_INLINE double sum_values(int64_t count, const float *x) {
+    double lanes[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            lanes[j] += (double)x[i + j];
+    for (int j = 0; i + j < count; j++)
+        lanes[j] += (double)x[i + j];
+    return sum_lanes(lanes);
+}
+
+H3F_INLINE void rms_norm_body(const h3f_norm *norm, const float *x, float *out) {
+    double mean = sum_squares(norm->cols, x, 0) / (double)norm->cols;
+    float inverse = (float)(1.0 / sqrt(mean + (double)norm->eps));
+    if (!norm->weight) {
+        for (int64_t i = 0; i < norm->cols; i++)
+            out[i] = x[i] * inverse;
+        return;
+    }
+    for (int64_t i = 0; i < norm->cols; i++)
+        out[i] = x[i] * inverse * norm->weight[i];
+}
+
+H3F_INLINE void layer_norm_body(const h3f_norm *norm, const float *x, float *out) {
+    double mean = sum_values(norm->cols, x) / (double)norm->cols;
+    double inverse =
+        1.0 / sqrt(sum_squares(norm->cols, x, mean) / (double)norm->cols + (double)norm->eps);
+    for (int64_t i = 0; i < norm->cols; i++)
+        out[i] = (float)(((double)x[i] - mean) * inverse);
+    for (int64_t i = 0; norm->weight && i < norm->cols; i++)
+        out[i] *= norm->weight[i];
+    for (int64_t i = 0; norm->bias && i < norm->cols; i++)
+        out[i] += norm->bias[i];
+}
+
+H3F_INLINE void silu_body(int64_t count, const float *x, float *out) {
+    for (int64_t i = 0; i < count; i++)
+        out[i] = x[i] / (1 + h3f_exp(-x[i]));
+}
+
+H3F_INLINE void silu_mul_body(int64_t count, float *restrict gate, const float *restrict up) {
+    for (int64_t i = 0; i < count; i++)
+        gate[i] = gate[i] / (1 + h3f_exp(-gate[i])) * up[i];
+}
+
+/* ---- vectorised: one twin of each for an instruction set ---- */
+
+#define TWINS(isa, target)                                                                                 \
+    target static void rms_norm_##isa(const h3f_norm *norm, const float *x, float *out) {                  \
+        rms_norm_body(norm, x, out);                                                                       \
+    }                                                                                                      \
+    target static void layer_norm_##isa(const h3f_norm *norm, const float *x, float *out) {                \
+        layer_norm_body(norm, x, out);                                                                     \
+    }                                                                                                      \
+    target static void rotate_##isa(const h3f_rotary *rotary, const float *cosine, const float *sine,      \
+                                    float *x) {                                                            \
+        rotate_ref(rotary, cosine, sine, x);                                                               \
+    }                                                                                                      \
+    target static void modulate_##isa(int64_t cols, const float *x, const float *shift,                    \
+                                      const float *scale, float *out) {                                    \
+        modulate_ref(cols, x, shift, scale, out);                                                          \
+    }                                                                                                      \
+    target static void add_gated_##isa(int64_t cols, const float *gate, const float *branch, float *x) {   \
+        add_gated_ref(cols, gate, branch, x);                                                              \
+    }                                                                                                      \
+    target static void silu_mul_##isa(int64_t count, float *gate, const float *up) {                       \
+        silu_mul_body(count, gate, up);                                                                    \
+    }                                                                                                      \
+    target static void silu_##isa(int64_t count, const float *x, float *out) {                             \
+        silu_body(count, x, out);                                                                          \
+    }                                                                                                      \
+    const h3f_row_kernels h3f_rows_##isa = {                                                               \
+        .rms_norm = rms_norm_##isa,                                                                        \
+        .layer_norm = layer_norm_##isa,                                                                    \
+        .rotate = rotate_##isa,                                                                            \
+        .modulate = modulate_##isa,                                                                        \
+        .add_gated = add_gated_##isa,                                                                      \
+        .silu_mul = silu_mul_##isa,                                                                        \
+        .silu = silu_##isa,                                                                                \
+    };
+
+#ifdef H3F_X86
+TWINS(avx2, H3F_AVX2)
+TWINS(avx512, H3F_AVX512)
+#else
+TWINS(neon, H3F_NEON)
+#endif
+
+#endif
 
 /* ---- the drivers: runs of rows, each some tens of microseconds of work ---- */
 

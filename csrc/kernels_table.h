@@ -12,6 +12,7 @@
 #define H3F_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
 #elif defined(__aarch64__)
 #define H3F_ARM 1
+#define H3F_NEON /* every aarch64 has it */
 #endif
 
 /* For the bodies that a twin is made of: their trip counts are constants only when inlined. */
@@ -55,18 +56,40 @@ typedef struct h3f_row_kernels {
     void (*silu)(int64_t count, const float *x, float *out);
 } h3f_row_kernels;
 
+/* ---- attention: the softmax of a tile of scores, queries in the lanes ---- */
+
+/* most, total: [nr], of the tiles before; -infinity and 0 at first. On return scores hold exp(scale * score - most),
+ * most and total include the tile, and out is multiplied by what the change of most makes of it. */
+typedef struct h3f_softmax {
+    int64_t keys, head_dim;
+    float scale;
+    float *scores; /* [keys][nr] */
+    float *most, *total;
+    float *out; /* [head_dim][nr] */
+} h3f_softmax;
+
+typedef struct h3f_attention_kernels {
+    void (*softmax)(const h3f_softmax *tile); /* NULL: row by row, by the formula */
+} h3f_attention_kernels;
+
 extern const h3f_matmul_kernels h3f_matmul_scalar;
+extern const h3f_attention_kernels h3f_attention_scalar;
 extern const h3f_row_kernels h3f_rows_scalar;
 #ifdef H3F_X86
 extern const h3f_matmul_kernels h3f_matmul_avx2, h3f_matmul_avx512;
+extern const h3f_attention_kernels h3f_attention_avx2, h3f_attention_avx512;
+extern const h3f_row_kernels h3f_rows_avx2, h3f_rows_avx512;
 #endif
 #ifdef H3F_ARM
 extern const h3f_matmul_kernels h3f_matmul_neon;
+extern const h3f_attention_kernels h3f_attention_neon;
+extern const h3f_row_kernels h3f_rows_neon;
 #endif
 
 struct h3f_kernels {
     int32_t isa;
     const h3f_matmul_kernels *matmul;
+    const h3f_attention_kernels *attention;
     const h3f_row_kernels *rows;
 };
 
