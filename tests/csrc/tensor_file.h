@@ -49,8 +49,7 @@ static inline t_tensor *t_find(t_file *file, const char *name) {
     for (int32_t i = 0; i < file->count; i++)
         if (strcmp(file->tensors[i].name, name) == 0)
             return &file->tensors[i];
-    CHECK(!"a tensor of that name");
-    return NULL;
+    h_failed(__FILE__, __LINE__, "the file has no tensor '%s'", name);
 }
 
 static inline void t_drop(t_file *file, const char *name) {
