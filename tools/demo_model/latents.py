@@ -1,0 +1,166 @@
+"""Encodes scenes once: latents, keyframe latents and captions for the transformer, in shards on
+disk.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
+from torch import Tensor
+
+from . import audio_codec, video_codec
+from .captions import Style, caption
+from .geometry import Shape
+from .scenes import lane_scene, lone_scene
+from .training import SEED, load_average, write_atomically
+from .vocabulary import Vocabulary
+from .world import Scene, paint, sound
+
+SHARD = 50  # scenes
+CAPTIONS = 10  # wordings of a scene
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Scenes of one canvas and length."""
+
+    shape: Shape
+    scenes: int
+
+    @property
+    def name(self) -> str:
+        """Canvas and length, for file names."""
+        return f"{self.shape.width}x{self.shape.height}x{self.shape.frames}"
+
+
+GROUPS = tuple(
+    Group(shape=Shape(width=width, height=height, frames=frames), scenes=scenes)
+    for width, height, frames, scenes in (
+        (128, 128, 22, 3000),
+        (192, 128, 22, 700),
+        (128, 192, 22, 700),
+        (128, 128, 39, 500),
+        (192, 128, 39, 200),
+        (128, 192, 39, 200),
+        (128, 128, 56, 250),
+        (192, 128, 56, 100),
+        (128, 192, 56, 100),
+    )
+)
+
+
+def scene_of(group: Group, index: int) -> Scene:
+    """Scene `index` of a group's training set."""
+    shape = group.shape
+    key = [SEED, 2, shape.width, shape.height, shape.frames, index]
+    rng = np.random.default_rng(key)
+    kind = rng.random()
+    if kind < 0.82:
+        return lone_scene(rng, shape, through=0.25)
+    count = 3 if shape.width != shape.height and kind > 0.94 else 2
+    return lane_scene(rng, shape, count)
+
+
+def load_codecs(
+    work: Path, video: str = "video"
+) -> tuple[AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio]:
+    """Both trained VAEs, frozen."""
+    vae, audio_vae = video_codec.build(), audio_codec.build()
+    vae.load_state_dict(load_average(work / video))
+    audio_vae.load_state_dict(load_average(work / "audio"))
+    return vae.eval().requires_grad_(False), audio_vae.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def encode_scene(
+    vae: AutoencoderKLMiniMaxH3, audio_vae: AutoencoderKLMiniMaxH3Audio, scene: Scene
+) -> dict[str, Tensor]:
+    """Posterior means: `video` [C, T, h, w], `last` [C, h, w] (its last frame alone), `audio` [2,
+    C, T].
+    """
+    pixels = video_codec.normalise(torch.from_numpy(paint(scene)[0]))[None]
+    with torch.autocast("cpu", torch.bfloat16):
+        video = video_codec.encode(vae, pixels)[0]
+        last = video_codec.encode(vae, pixels[:, -1:])[0, :, 0]
+    audio = audio_codec.encode(audio_vae, torch.from_numpy(sound(scene))[:, None])[0]
+    return {"video": video.half(), "last": last.half(), "audio": audio.half()}
+
+
+def build_shard(work: Path, group: Group, shard: int, vocabulary: Vocabulary) -> None:
+    """Encode one shard unless it is there."""
+    path = work / "latents" / f"{group.name}-{shard:03d}.pt"
+    if path.exists():
+        return
+    vae, audio_vae = load_codecs(work)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    encoded, captions = [], []
+    for index in range(shard * SHARD, (shard + 1) * SHARD):
+        scene = scene_of(group, index)
+        encoded.append(encode_scene(vae, audio_vae, scene))
+        rng = np.random.default_rng([SEED, 3, group.shape.frames, index])
+        captions.append([vocabulary.encode(caption(rng, scene, Style())) for _ in range(CAPTIONS)])
+    stacked = {name: torch.stack([item[name] for item in encoded]) for name in encoded[0]}
+    write_atomically(path, {**stacked, "captions": captions})
+
+
+def build_all(work: Path) -> None:
+    """Every shard of every group, a little of each group first, so that training may start
+    early.
+    """
+    vocabulary = Vocabulary(work / "tokenizer")
+    most = max(group.scenes for group in GROUPS) // SHARD
+    order = sorted(
+        (shard * SHARD / group.scenes, i, shard)
+        for i, group in enumerate(GROUPS)
+        for shard in range(most)
+        if shard * SHARD < group.scenes
+    )
+    for done, (_, i, shard) in enumerate(order):
+        build_shard(work, GROUPS[i], shard, vocabulary)
+        if done % 10 == 0:
+            print(f"latents: {done + 1} of {len(order)} shards", flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Mean and deviation of each latent channel: what the configs carry and the transformer is
+    given.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def normalise(self, latent: Tensor) -> Tensor:
+        """De-normalised [..., C, *rest] -> normalised; `rest` has as many axes as the tensor after
+        C.
+        """
+        return (latent - self.mean) / self.std
+
+    def restore(self, latent: Tensor) -> Tensor:
+        """The inverse of `normalise`."""
+        return latent * self.std + self.mean
+
+
+def statistics(work: Path) -> tuple[Statistics, Statistics]:
+    """Of video [C, 1, 1, 1] and audio [C, 1], from the first shards of every group, kept in a
+    file.
+    """
+    path = work / "latents" / "statistics.pt"
+    if not path.exists():
+        video, audio = [], []
+        for group in GROUPS:
+            shard = torch.load(path.parent / f"{group.name}-000.pt", weights_only=True)
+            video.append(shard["video"].float().transpose(0, 1).flatten(1))
+            audio.append(shard["audio"].float().flatten(0, 1).transpose(0, 1).flatten(1))
+        values = {}
+        for name, parts in (("video", video), ("audio", audio)):
+            joined = torch.cat(parts, 1)
+            values[f"{name}_mean"], values[f"{name}_std"] = joined.mean(1), joined.std(1)
+        write_atomically(path, values)
+    saved = torch.load(path, weights_only=True)
+    return (
+        Statistics(saved["video_mean"].view(-1, 1, 1, 1), saved["video_std"].view(-1, 1, 1, 1)),
+        Statistics(saved["audio_mean"].view(-1, 1), saved["audio_std"].view(-1, 1)),
+    )
