@@ -1,0 +1,309 @@
+"""Models on disk: where their files are, what their configs say, what is wrong with them.
+
+A model is a folder in the diffusers layout (transformer/, vae/, ...), or in the official one, whose
+parts lie in FL2VA/. Needs no C library: that checks the tensors when a component is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+from h3farm.engine import _network_configs as configs
+from h3farm.engine._config_files import ConfigFile
+from h3farm.engine.configs import (
+    COMPONENTS,
+    AudioVaeConfig,
+    Component,
+    DitConfig,
+    Normalization,
+    Shifts,
+    TextEncoderConfig,
+    VideoVaeConfig,
+)
+from h3farm.engine.errors import CheckpointError
+from h3farm.engine.safetensors import read_header
+
+OFFICIAL_FOLDER = "FL2VA"
+LAYOUTS = ("official", "diffusers")
+DEFAULT_SHIFTS = Shifts(video=12.0, audio=3.0)
+T = TypeVar("T")
+PATCH_VALUES = prod(configs.PATCH_SIZE)  # latents of one channel in a video row
+_STEMS = ("model", "diffusion_pytorch_model")
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+_INDEX = ".safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The folder that holds a model's components, in one layout."""
+
+    name: str
+    root: Path
+    layout: str
+
+    def folder(self, component: Component) -> Path:
+        """Where a component's config.json is."""
+        if component == "video_vae" and self.layout == "diffusers":
+            return self.root / "vae"
+        return self.root / component
+
+    def has(self, component: Component) -> bool:
+        """Whether the tree has a component at all."""
+        return self.folder(component).is_dir()
+
+    def files(self, component: Component) -> list[Path]:
+        """The safetensors files of a component, all of them there; else CheckpointError."""
+        folder = self.folder(component)
+        if not folder.is_dir():
+            raise CheckpointError(f"{self.root}: the model has no folder {folder.name}/")
+        if component == "video_vae" and self.layout == "official":
+            folder = configs.source_folder(folder)
+        return weight_files(folder)
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder with the tokenizer's files."""
+        for name in ("tokenizer", "processor"):
+            if (self.root / name).is_dir():
+                return self.root / name
+        raise CheckpointError(f"{self.root}: the model has no folder tokenizer/")
+
+    def text_encoder(self) -> TextEncoderConfig:
+        """Dimensions of the text encoder."""
+        return configs.text_encoder(self.folder("text_encoder"))
+
+    def dit(self) -> DitConfig:
+        """Dimensions of the transformer."""
+        return configs.dit(self.folder("transformer"))
+
+    def video_vae(self) -> VideoVaeConfig:
+        """Dimensions of the video decoder."""
+        return configs.video_vae(self.folder("video_vae"))
+
+    def audio_vae(self) -> AudioVaeConfig:
+        """Dimensions of the audio decoder."""
+        return configs.audio_vae(self.folder("audio_vae"))
+
+    def video_normalization(self) -> Normalization:
+        """Statistics of the video latent's channels."""
+        channels = self.video_vae().latent_channels
+        return configs.normalization(self.folder("video_vae"), channels)
+
+    def audio_normalization(self) -> Normalization:
+        """Statistics of the audio latent's channels."""
+        channels = self.audio_vae().latent_channels
+        return configs.normalization(self.folder("audio_vae"), channels)
+
+    def shifts(self) -> Shifts:
+        """What the model was trained for; the release's values when no file says."""
+        if self.layout == "official":
+            path = self.root / "model_index.json"
+            if not path.exists():
+                return DEFAULT_SHIFTS
+            index = ConfigFile.read(path)
+            if not index.has("_minimax_h3"):
+                return DEFAULT_SHIFTS
+            scales = index.section("_minimax_h3").section("sigma_shift_scales")
+            return Shifts(video=scales.number("video"), audio=scales.number("audio"))
+        return Shifts(
+            video=self._shift("scheduler", DEFAULT_SHIFTS.video),
+            audio=self._shift("audio_scheduler", DEFAULT_SHIFTS.audio),
+        )
+
+    def check_fit(self) -> None:
+        """CheckpointError when two components do not speak of the same latents or embeddings."""
+        dit = self.dit()
+        for given, wanted, what in (
+            (self.text_encoder().hidden, dit.text_dim, "the text encoder's hidden size"),
+            (self.video_vae().latent_channels * PATCH_VALUES, dit.video_dim, "a video row's size"),
+            (self.audio_vae().latent_channels, dit.audio_dim, "the audio VAE's channels"),
+        ):
+            if given != wanted:
+                raise CheckpointError(
+                    f"{self.root}: {what} is {given}, the transformer takes {wanted}: "
+                    "the components belong to different models"
+                )
+
+    def _shift(self, folder: str, default: float) -> float:
+        path = self.root / folder / "scheduler_config.json"
+        return ConfigFile.read(path).number("shift") if path.exists() else default
+
+
+def open_tree(path: Path, *, layout: str | None = None) -> Tree:
+    """The model in a folder: the official layout where FL2VA/ is there, unless `layout` says which.
+
+    CheckpointError, saying what was looked for, when the folder holds no model of that layout.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: there is no such folder")
+    resolved = path.resolve()
+    inner = resolved / OFFICIAL_FOLDER
+    if layout != "diffusers" and (inner / "transformer").is_dir():
+        return Tree(name=resolved.name, root=inner, layout="official")
+    if not (resolved / "transformer").is_dir():
+        raise CheckpointError(
+            f"{path}: no model here (looked for transformer/ and {OFFICIAL_FOLDER}/transformer/)"
+        )
+    found = _layout_of(resolved)
+    if layout not in (None, found):
+        raise CheckpointError(f"{path}: the model has the {found} layout, not the {layout} one")
+    official_folder = resolved.name == OFFICIAL_FOLDER
+    name = resolved.parent.name if official_folder else resolved.name
+    return Tree(name=name, root=resolved, layout=found)
+
+
+def _layout_of(root: Path) -> str:
+    """The layout of a folder that holds the components themselves."""
+    if (root / "video_vae").is_dir() or root.name == OFFICIAL_FOLDER:
+        return "official"
+    return "diffusers"
+
+
+def is_model(path: Path) -> bool:
+    """Whether a folder holds a model in either layout."""
+    return (path / "transformer").is_dir() or (path / OFFICIAL_FOLDER / "transformer").is_dir()
+
+
+def find_models(folders: Sequence[Path]) -> dict[str, Path]:
+    """The models in `folders`, by name; each folder is a model itself or holds some.
+
+    A name found twice means the first: earlier folders hide later ones. Folders that are not there
+    are passed over.
+    """
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in _models_in(folder):
+            found.setdefault(open_tree(path).name, path)
+    return found
+
+
+def _models_in(folder: Path) -> Iterator[Path]:
+    if is_model(folder):
+        yield folder
+    elif folder.is_dir():
+        yield from sorted(child for child in folder.iterdir() if is_model(child))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of one component: what its index names, or its one file.
+
+    CheckpointError names what is missing.
+    """
+    indices = sorted(folder.glob(f"*{_INDEX}"))
+    preferred = [path for path in indices if path.name.removesuffix(_INDEX) in _STEMS] or indices
+    if len(preferred) > 1:
+        names = ", ".join(path.name for path in preferred)
+        raise CheckpointError(f"{folder}: several indices ({names}), and only one can be meant")
+    if preferred:
+        return _indexed(preferred[0])
+    files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("."))
+    plain = [folder / f"{stem}.safetensors" for stem in _STEMS]
+    for path in plain:
+        if path in files:
+            return [path]
+    shards = [match for path in files if (match := _SHARD.fullmatch(path.name))]
+    if shards and len(shards) == len(files) and len({m.group(1, 3) for m in shards}) == 1:
+        stem, count = shards[0].group(1), int(shards[0].group(3))
+        return _all_there(
+            [folder / f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+        )
+    if len(files) == 1:
+        return files
+    if not files:
+        raise CheckpointError(f"{folder}: no safetensors file here")
+    names = ", ".join(path.name for path in files)
+    raise CheckpointError(f"{folder}: several weight files and no index ({names})")
+
+
+def _indexed(index: Path) -> list[Path]:
+    names: dict[str, None] = {}
+    weights = ConfigFile.read(index).section("weight_map")
+    for tensor in weights:
+        names.setdefault(weights.text(tensor))
+    if not names:
+        raise CheckpointError(f"{index}: 'weight_map' is empty")
+    return _all_there([configs.inside(index.parent, name) for name in sorted(names)])
+
+
+def _all_there(files: list[Path]) -> list[Path]:
+    missing = [path.name for path in files if not path.exists()]
+    if missing:
+        raise CheckpointError(
+            f"{files[0].parent}: {len(missing)} of {len(files)} shards are missing: "
+            f"{', '.join(missing)}"
+        )
+    return files
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What a model holds, as JSON values: components, files, types, parameters, problems.
+
+    Never fails on a damaged model: what is wrong stands in `problems`, one sentence each.
+    """
+    tree = open_tree(path)
+    problems: list[str] = []
+    components = {name: _describe_component(tree, name, problems) for name in COMPONENTS}
+    _attempt(lambda: tree.tokenizer, problems)
+    _attempt(tree.shifts, problems)
+    if not problems:
+        _attempt(tree.check_fit, problems)
+    return {
+        "name": tree.name,
+        "path": str(path),
+        "layout": tree.layout,
+        "components": components,
+        "parameters": sum(part["parameters"] for part in components.values()),
+        "bytes": sum(part["bytes"] for part in components.values()),
+        "problems": problems,
+    }
+
+
+_CONFIGS: dict[Component, Callable[[Tree], Any]] = {
+    "text_encoder": Tree.text_encoder,
+    "transformer": Tree.dit,
+    "video_vae": Tree.video_vae,
+    "audio_vae": Tree.audio_vae,
+}
+_NORMALIZATIONS: dict[Component, Callable[[Tree], Normalization]] = {
+    "video_vae": Tree.video_normalization,
+    "audio_vae": Tree.audio_normalization,
+}
+
+
+def _describe_component(tree: Tree, name: Component, problems: list[str]) -> dict[str, Any]:
+    files = _attempt(lambda: tree.files(name), problems) or []
+    config = _attempt(lambda: _CONFIGS[name](tree), problems) if tree.has(name) else None
+    if config is not None and name in _NORMALIZATIONS:
+        _attempt(lambda: _NORMALIZATIONS[name](tree), problems)
+    dtypes: Counter[str] = Counter()
+    tensors = parameters = 0
+    for path in files:
+        header = _attempt(partial(read_header, path), problems) or {}
+        tensors += len(header)
+        parameters += sum(prod(entry.shape) for entry in header.values())
+        dtypes.update(entry.dtype for entry in header.values())
+    return {
+        "folder": str(tree.folder(name)),
+        "files": [{"name": f.name, "bytes": f.stat().st_size} for f in files],
+        "bytes": sum(f.stat().st_size for f in files),
+        "tensors": tensors,
+        "parameters": parameters,
+        "dtypes": dict(dtypes),
+        "layers": getattr(config, "layers", None),
+    }
+
+
+def _attempt(call: Callable[[], T], problems: list[str]) -> T | None:
+    """What a call returns; None with its sentence noted when the model is at fault."""
+    try:
+        return call()
+    except CheckpointError as error:
+        problems.append(str(error))
+        return None
