@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 def main() -> int:
     """The exit code: 0 after a signal, 1 when the port is taken, 2 for wrong settings."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("waitress").setLevel(logging.WARNING)  # it tells of every closed tab
     try:
         settings = Settings.from_env()
     except SettingsError as error:

@@ -50,7 +50,7 @@ def describe(event: JobEvent) -> Message:
         "phase": progress.phase,
         "doing": words.doing(progress),
         "inside": words.inside(progress),
-        "fraction": round(words.fraction(progress), 4),
+        "fraction": words.fraction(progress),
         "remaining": words.remaining(progress),
     }
 

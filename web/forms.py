@@ -10,6 +10,7 @@ from typing import Any
 
 from h3farm.engine.spec import FIELDS, Field, RenderSpec, SpecError, field_named
 from h3farm.web import words
+from h3farm.web.outputs import Sidecar
 from h3farm.worker.queue import Priority, RenderJob
 
 CUSTOM = "custom"
@@ -41,8 +42,7 @@ CANVASES = (
     Canvas(width=1344, height=768, shape="wide", hint="wide, for finals"),
     Canvas(width=512, height=512, shape="square", hint="square, quick"),
     Canvas(width=768, height=768, shape="square", hint="square, for finals"),
-    Canvas(width=480, height=864, shape="tall", hint="tall, for work"),
-    Canvas(width=768, height=1344, shape="tall", hint="tall, for finals"),
+    Canvas(width=480, height=864, shape="tall", hint="tall"),
 )
 
 # A spec's field and the form field beside which its fault is shown.
@@ -106,6 +106,11 @@ def of_spec(spec: Mapping[str, Any], model: str = "") -> SubmitForm:
     return _with_canvas(values)
 
 
+def of_render(sidecar: Sidecar) -> SubmitForm:
+    """The form filled from a finished render, as far as its sidecar can be read."""
+    return of_spec(sidecar.spec.to_json() if sidecar.spec else {"prompt": sidecar.prompt})
+
+
 def posted(sent: Mapping[str, str]) -> SubmitForm:
     """The form as it came back, to be parsed and, if need be, shown again."""
     form = blank()
@@ -138,7 +143,7 @@ def spec_of(form: SubmitForm) -> RenderSpec:
 
 def priority_of(given: object) -> str:
     """A priority as the queue knows it; SpecError otherwise."""
-    if given not in PRIORITIES:
+    if given not in list(PRIORITIES):  # a list: what is given may not be hashable
         raise SpecError("priority", given, " or ".join(PRIORITIES))
     return str(given)
 

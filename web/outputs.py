@@ -5,8 +5,9 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from h3farm.engine.spec import RenderSpec, SpecError
 from h3farm.web.errors import NoSuchRenderError
 
 SIDECAR = "render.json"
@@ -19,53 +20,35 @@ FILES = {
     "latents.safetensors": "application/octet-stream",
 }
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Render:
-    """A finished render: its two folder names under the outputs, and its sidecar as read.
+class Sidecar:
+    """What is shown of a `render.json`. What this version cannot read of it is None or ""."""
 
-    The sidecar may come from another version of the farm: its parts are looked up with care.
-    """
+    prompt: str
+    spec: RenderSpec | None
+    ended_at: str
+    total_s: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Render:
+    """A finished render: its two folder names under the outputs, and what is in there."""
 
     day: str
     folder: str
-    sidecar: dict[str, Any]
+    sidecar: Sidecar
     files: frozenset[str]
 
     @property
     def key(self) -> str:
         """The render's path below the outputs, as in addresses."""
         return f"{self.day}/{self.folder}"
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The spec as it was rendered."""
-        return _mapping(self.sidecar.get("spec"))
-
-    @property
-    def prompt(self) -> str:
-        """The prompt, to the letter."""
-        return str(self.spec.get("prompt", ""))
-
-    @property
-    def total_s(self) -> float | None:
-        """How long the render took, all phases together; None when the sidecar does not say."""
-        timings = list(_mapping(self.sidecar.get("timings")).values())
-        known = timings and all(isinstance(value, int | float) for value in timings)
-        return float(sum(timings)) if known else None
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The engine's peak memory; None when the sidecar does not say."""
-        peak = self.sidecar.get("peak_bytes")
-        return peak if isinstance(peak, int) else None
-
-    @property
-    def ended_at(self) -> str:
-        """When it was finished, UTC; "" when the sidecar does not say."""
-        return str(self.sidecar.get("ended_at") or self.sidecar.get("created_at") or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +67,7 @@ class Outputs:
     def __init__(self, root: Path) -> None:
         """The outputs folder; it need not exist yet."""
         self._root = root
-        self._read: dict[Path, tuple[int, dict[str, Any] | None]] = {}
+        self._read: dict[Path, tuple[int, Sidecar | None]] = {}
 
     def page(self, *, search: str = "", start: int = 0, size: int = 48) -> Page:
         """Finished renders, newest first, whose prompt holds every word of `search`."""
@@ -92,9 +75,11 @@ class Outputs:
         found = [
             render
             for render in self._renders()
-            if all(word in render.prompt.casefold() for word in words)
+            if all(word in render.sidecar.prompt.casefold() for word in words)
         ]
-        found.sort(key=lambda render: (render.day, render.ended_at, render.folder), reverse=True)
+        found.sort(
+            key=lambda render: (render.day, render.sidecar.ended_at, render.folder), reverse=True
+        )
         return Page(
             renders=found[start : start + size],
             total=len(found),
@@ -154,7 +139,7 @@ class Outputs:
         files = frozenset(name for name in FILES if (path / name).is_file())
         return Render(day=day, folder=folder, sidecar=sidecar, files=files)
 
-    def _sidecar(self, path: Path) -> dict[str, Any] | None:
+    def _sidecar(self, path: Path) -> Sidecar | None:
         """The sidecar, from memory when the file is the one that was read before."""
         try:
             changed = path.stat().st_mtime_ns
@@ -179,14 +164,36 @@ def _folders(parent: Path) -> list[Path]:
         return []
 
 
-def _parse(path: Path) -> dict[str, Any] | None:
+def _parse(path: Path) -> Sidecar | None:
     try:
         parsed = json.loads(path.read_bytes())
+        if not isinstance(parsed, dict):
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         logger.warning("The gallery leaves out %s: %s", path, error)
         return None
-    return parsed if isinstance(parsed, dict) else None
+    given = parsed.get("spec")
+    try:
+        spec = RenderSpec.from_json(given)
+    except SpecError as error:  # of a newer version, or edited: its video still plays
+        logger.warning("The settings in %s cannot be read: %s", path, error)
+        spec = None
+    return Sidecar(
+        prompt=_of(str, given.get("prompt")) or "" if isinstance(given, dict) else "",
+        spec=spec,
+        ended_at=_of(str, parsed.get("ended_at")) or "",
+        total_s=_total(parsed.get("timings")),
+        peak_bytes=_of(int, parsed.get("peak_bytes")),
+    )
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _of(kind: type[T], value: object) -> T | None:
+    return value if isinstance(value, kind) else None
+
+
+def _total(timings: object) -> float | None:
+    """All phases together; None when one of them is not a number."""
+    if not isinstance(timings, dict) or not timings:
+        return None
+    parts = [value for value in timings.values() if isinstance(value, int | float)]
+    return float(sum(parts)) if len(parts) == len(timings) else None

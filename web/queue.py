@@ -104,7 +104,7 @@ def _prefilled() -> forms.SubmitForm:
     try:
         if render:
             day, _, folder = render.partition("/")
-            return forms.of_spec(farm().outputs.get(day, folder).spec)
+            return forms.of_render(farm().outputs.get(day, folder).sidecar)
         if again:
             return forms.of_spec(farm().queue.get(again).spec.to_json())
         if settings:

@@ -110,8 +110,8 @@ def fraction(progress: Progress) -> float:
     """How much of the current phase is done, 0 to 1."""
     within = progress.block / progress.blocks if progress.blocks else 0.0
     if not progress.steps:
-        return within
-    return min(1.0, (progress.step + min(within, 1.0)) / progress.steps)
+        return round(min(1.0, within), 4)
+    return round(min(1.0, (progress.step + min(within, 1.0)) / progress.steps), 4)
 
 
 def remaining(progress: Progress) -> str:
