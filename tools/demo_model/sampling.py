@@ -11,15 +11,14 @@ from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
 from torch import Tensor
 
 from . import audio_codec, dims, dit, text, video_codec
-from .captions import Style, caption
 from .geometry import Shape, patchify, unpatchify
 from .latents import Statistics, load_codecs, statistics
 from .measure import ASPECTS, Pixels, to_bytes, verdict
-from .scenes import lone_scene
+from .prompts import trials
 from .sheets import contact_sheet
 from .train_transformer import AUDIO_SHIFT, VIDEO_SHIFT, Demo, load
 from .vocabulary import Vocabulary
-from .world import Floats, Scene, paint
+from .world import Floats, paint
 
 
 def sigmas(shift: float, steps: int) -> Floats:
@@ -118,34 +117,18 @@ def psnr(found: Pixels, expected: Floats) -> float:
     return float(10 * np.log10(255**2 / max(error, 1e-9)))
 
 
-def draw_scene(rng: np.random.Generator, i: int) -> Scene:
-    """Scene `i` of a score: held out, half of them on the small canvas at the least length."""
-    width, height, frames = (
-        (128, 128, 22),
-        (192, 128, 22),
-        (128, 128, 22),
-        (128, 192, 22),
-        (128, 128, 22),
-        (128, 128, 39),
-        (128, 128, 22),
-        (192, 128, 56),
-    )[i % 8]
-    return lone_scene(rng, Shape(width=width, height=height, frames=frames), held_out=True)
-
-
 def evaluate(work: Path, count: int, *, steps: int, first: bool) -> dict[str, float]:
     """Scores of `count` held-out scenes in held-out wordings, and a sheet of the first of them."""
     sampler = Sampler(work)
-    rng = np.random.default_rng(5)
     verdicts: list[dict[str, bool]] = []
     ratios: list[float] = []
     shown: list[tuple[str, Pixels]] = []
-    for i in range(count):
-        scene = draw_scene(rng, i)
-        words = caption(rng, scene, Style(chinese=0.1, held_out=True))
-        shape = Shape(width=scene.width, height=scene.height, frames=scene.frames)
+    for trial in trials(count):
+        scene, words = trial.scene, trial.words
         keyframes = {"first": paint(scene, frames=slice(0, 1))[0][0]} if first else None
-        frames, wave = sampler.render(words, shape, seed=i, steps=steps, keyframes=keyframes)
+        frames, wave = sampler.render(
+            words, trial.shape, seed=trial.seed, steps=steps, keyframes=keyframes
+        )
         verdicts.append(verdict(frames, wave, scene))
         if keyframes:
             ratios.append(psnr(frames[0], keyframes["first"]))

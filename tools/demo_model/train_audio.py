@@ -13,7 +13,7 @@ from .scenes import lane_scene, lone_scene
 from .training import Plan, Stage, batch_rng
 from .world import HOP, Floats, sound
 
-PLAN = Plan(steps=4000, lr=1.5e-3, muon_lr=0.0, decay=0.995)
+PLAN = Plan(steps=3200, lr=1.5e-3, muon_lr=0.0, decay=0.995)
 PIECE = 10  # latents
 KL_FROM, KL = 0.3, 3e-4  # the penalty starts after this part of the steps
 WINDOWS = (256, 1024, 2048)
