@@ -22,13 +22,15 @@ struct h3f_checkpoint {
     const entry **by_name;
     int64_t count, bytes;
     char *names; /* of the entries, unless those of the files serve */
-    const h3f_tensor *official, *diffusers; /* the first tensor spelt in the one way and the other */
+    const h3f_tensor *official,
+        *diffusers; /* the first tensor spelt in the one way and the other */
 };
 
 /* ---- opening ---- */
 
 static const char *component_word(int32_t component) {
-    static const char *const words[] = {"any", "text encoder", "transformer", "video VAE", "audio VAE"};
+    static const char *const words[] = {"any", "text encoder", "transformer", "video VAE",
+                                        "audio VAE"};
     return words[component];
 }
 
@@ -51,9 +53,10 @@ static int note_spelling(h3f_checkpoint *checkpoint, const h3f_tensor *tensor, i
     const h3f_tensor *official = checkpoint->official, *diffusers = checkpoint->diffusers;
     if (!official || !diffusers)
         return H3F_OK;
-    return h3f_fail(checkpoint->ctx, H3F_ETENSOR,
-                    "%s: tensor '%s' is named in diffusers' way, but '%s' in %s in the official one",
-                    diffusers->file, diffusers->name, official->name, official->file);
+    return h3f_fail(
+        checkpoint->ctx, H3F_ETENSOR,
+        "%s: tensor '%s' is named in diffusers' way, but '%s' in %s in the official one",
+        diffusers->file, diffusers->name, official->name, official->file);
 }
 
 static int index_tensor(h3f_checkpoint *checkpoint, const h3f_tensor *tensor, char **names) {
@@ -62,8 +65,8 @@ static int index_tensor(h3f_checkpoint *checkpoint, const h3f_tensor *tensor, ch
     if (checkpoint->component != H3F_ANY) {
         h3f_name name;
         if (!h3f_canonical_name(checkpoint->component, tensor->name, &name))
-            return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' is not one of the %s's", tensor->file,
-                            tensor->name, component_word(checkpoint->component));
+            return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' is not one of the %s's",
+                            tensor->file, tensor->name, component_word(checkpoint->component));
         int status = note_spelling(checkpoint, tensor, name.spelling);
         if (status != H3F_OK)
             return status;
@@ -87,12 +90,14 @@ static int sort_entries(h3f_checkpoint *checkpoint) {
     for (int64_t i = 0; i < checkpoint->count; i++)
         checkpoint->by_name[i] = &checkpoint->entries[i];
     if (checkpoint->count > 1)
-        qsort(checkpoint->by_name, (size_t)checkpoint->count, sizeof *checkpoint->by_name, compare_entries);
+        qsort(checkpoint->by_name, (size_t)checkpoint->count, sizeof *checkpoint->by_name,
+              compare_entries);
     for (int64_t i = 1; i < checkpoint->count; i++) {
-        const h3f_tensor *a = &checkpoint->by_name[i - 1]->tensor, *b = &checkpoint->by_name[i]->tensor;
+        const h3f_tensor *a = &checkpoint->by_name[i - 1]->tensor,
+                         *b = &checkpoint->by_name[i]->tensor;
         if (strcmp(a->name, b->name) == 0)
-            return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' is also in %s", b->file, b->name,
-                            a->file);
+            return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' is also in %s", b->file,
+                            b->name, a->file);
     }
     return H3F_OK;
 }
@@ -103,10 +108,12 @@ static int index_files(h3f_checkpoint *checkpoint) {
     for (int32_t i = 0; i < checkpoint->file_count; i++)
         count += checkpoint->files[i].count;
     char *names = NULL;
-    checkpoint->entries = h3f_alloc(ctx, (size_t)count * sizeof *checkpoint->entries, "the tensor index");
+    checkpoint->entries =
+        h3f_alloc(ctx, (size_t)count * sizeof *checkpoint->entries, "the tensor index");
     if (!checkpoint->entries)
         return H3F_ENOMEM;
-    checkpoint->by_name = h3f_alloc(ctx, (size_t)count * sizeof *checkpoint->by_name, "the tensor index");
+    checkpoint->by_name =
+        h3f_alloc(ctx, (size_t)count * sizeof *checkpoint->by_name, "the tensor index");
     if (!checkpoint->by_name)
         return H3F_ENOMEM;
     if (checkpoint->component != H3F_ANY) {
@@ -124,10 +131,11 @@ static int index_files(h3f_checkpoint *checkpoint) {
     return sort_entries(checkpoint);
 }
 
-int h3f_checkpoint_open(h3f_context *ctx, int32_t component, const char *const *paths, int32_t count,
-                        h3f_checkpoint **result) {
+int h3f_checkpoint_open(h3f_context *ctx, int32_t component, const char *const *paths,
+                        int32_t count, h3f_checkpoint **result) {
     if (component < H3F_ANY || component > H3F_AUDIO_VAE)
-        return h3f_fail(ctx, H3F_EINVAL, "component is %d, allowed are 0 to %d", component, H3F_AUDIO_VAE);
+        return h3f_fail(ctx, H3F_EINVAL, "component is %d, allowed are 0 to %d", component,
+                        H3F_AUDIO_VAE);
     if (count < 1)
         return h3f_fail(ctx, H3F_EINVAL, "a checkpoint of %d files", count);
     h3f_checkpoint *checkpoint = h3f_alloc(ctx, sizeof *checkpoint, "a checkpoint");
@@ -188,8 +196,8 @@ int64_t h3f_checkpoint_bytes(const h3f_checkpoint *checkpoint) {
 
 int h3f_checkpoint_tensor(const h3f_checkpoint *checkpoint, int64_t index, h3f_tensor *tensor) {
     if (index < 0 || index >= checkpoint->count)
-        return h3f_fail(checkpoint->ctx, H3F_EINVAL, "tensor %" PRId64 " of a checkpoint of %" PRId64, index,
-                        checkpoint->count);
+        return h3f_fail(checkpoint->ctx, H3F_EINVAL,
+                        "tensor %" PRId64 " of a checkpoint of %" PRId64, index, checkpoint->count);
     *tensor = checkpoint->entries[index].tensor;
     return H3F_OK;
 }
@@ -201,8 +209,8 @@ static int compare_name(const void *name, const void *b) {
 static const entry *look_up(const h3f_checkpoint *checkpoint, const char *name) {
     const entry *const *found = NULL;
     if (checkpoint->count > 0)
-        found = bsearch(name, checkpoint->by_name, (size_t)checkpoint->count, sizeof *checkpoint->by_name,
-                        compare_name);
+        found = bsearch(name, checkpoint->by_name, (size_t)checkpoint->count,
+                        sizeof *checkpoint->by_name, compare_name);
     return found ? *found : NULL;
 }
 
@@ -210,8 +218,9 @@ static int missing(const h3f_checkpoint *checkpoint, const char *name) {
     const char *first = checkpoint->files[0].path;
     if (checkpoint->file_count == 1)
         return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' is missing", first, name);
-    return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "tensor '%s' is in none of the %d files from %s to %s", name,
-                    checkpoint->file_count, first, checkpoint->files[checkpoint->file_count - 1].path);
+    return h3f_fail(
+        checkpoint->ctx, H3F_ETENSOR, "tensor '%s' is in none of the %d files from %s to %s", name,
+        checkpoint->file_count, first, checkpoint->files[checkpoint->file_count - 1].path);
 }
 
 int h3f_checkpoint_find(const h3f_checkpoint *checkpoint, const char *name, h3f_tensor *tensor) {
@@ -234,33 +243,37 @@ static void format_name(char name[H3F_MAX_NAME], const char *format, va_list arg
     vsnprintf(name, H3F_MAX_NAME, format, args);
 }
 
-static int wrong_shape(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor, const char *expected) {
+static int wrong_shape(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor,
+                       const char *expected) {
     char found[8 * 24] = "";
     size_t used = 0;
     for (int32_t i = 0; i < tensor->ndim; i++)
-        used += (size_t)snprintf(found + used, sizeof found - used, "%s%" PRId64, i ? ", " : "", tensor->shape[i]);
-    return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' has shape [%s], expected [%s]", tensor->file,
-                    tensor->name, found, expected);
+        used += (size_t)snprintf(found + used, sizeof found - used, "%s%" PRId64, i ? ", " : "",
+                                 tensor->shape[i]);
+    return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' has shape [%s], expected [%s]",
+                    tensor->file, tensor->name, found, expected);
 }
 
 static int check_dtype(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor) {
     if (tensor->dtype == H3F_F32 || tensor->dtype == H3F_F16 || tensor->dtype == H3F_BF16)
         return H3F_OK;
     return h3f_fail(checkpoint->ctx, H3F_EDTYPE,
-                    "%s: tensor '%s' is stored as %s, this engine computes with F32, F16 and BF16", tensor->file,
-                    tensor->name, h3f_dtype_word(tensor->dtype));
+                    "%s: tensor '%s' is stored as %s, this engine computes with F32, F16 and BF16",
+                    tensor->file, tensor->name, h3f_dtype_word(tensor->dtype));
 }
 
 /* The tensor `name`, of shape [rows, cols, 1, ...]. */
-static int find_shaped(const h3f_checkpoint *checkpoint, const char *name, int64_t rows, int64_t cols,
-                       const entry **found) {
+static int find_shaped(const h3f_checkpoint *checkpoint, const char *name, int64_t rows,
+                       int64_t cols, const entry **found) {
     *found = look_up(checkpoint, name);
     if (!*found)
         return missing(checkpoint, name);
     const h3f_tensor *tensor = &(*found)->tensor;
     bool good = tensor->ndim > 0;
     for (int32_t i = 0; i < tensor->ndim || i < 2; i++)
-        good = good && (i < tensor->ndim ? tensor->shape[i] : 1) == (i == 0 ? rows : i == 1 ? cols : 1);
+        good = good && (i < tensor->ndim ? tensor->shape[i] : 1) == (i == 0   ? rows
+                                                                     : i == 1 ? cols
+                                                                              : 1);
     if (!good) {
         char expected[64];
         snprintf(expected, sizeof expected, "%" PRId64 ", %" PRId64, rows, cols);
@@ -270,7 +283,8 @@ static int find_shaped(const h3f_checkpoint *checkpoint, const char *name, int64
 }
 
 /* The tensor `name`, of `count` values along one axis. */
-static int find_vector(const h3f_checkpoint *checkpoint, const char *name, int64_t count, const entry **found) {
+static int find_vector(const h3f_checkpoint *checkpoint, const char *name, int64_t count,
+                       const entry **found) {
     *found = look_up(checkpoint, name);
     if (!*found)
         return missing(checkpoint, name);
@@ -291,10 +305,12 @@ static int find_vector(const h3f_checkpoint *checkpoint, const char *name, int64
 }
 
 static const void *at_row(const h3f_tensor *tensor, int64_t row, int64_t cols) {
-    return (const unsigned char *)tensor->data + (size_t)(row * cols) * h3f_dtype_size(tensor->dtype);
+    return (const unsigned char *)tensor->data +
+           (size_t)(row * cols) * h3f_dtype_size(tensor->dtype);
 }
 
-static h3f_mat plain_matrix(const h3f_tensor *tensor, int64_t first_row, int64_t rows, int64_t cols) {
+static h3f_mat plain_matrix(const h3f_tensor *tensor, int64_t first_row, int64_t rows,
+                            int64_t cols) {
     return (h3f_mat){.data = at_row(tensor, first_row, cols),
                      .dtype = tensor->dtype,
                      .rows = rows,
@@ -317,7 +333,8 @@ int h3f_find_matrix(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols
     return status;
 }
 
-int h3f_read_vector(const h3f_checkpoint *checkpoint, int64_t count, float *out, const char *format, ...) {
+int h3f_read_vector(const h3f_checkpoint *checkpoint, int64_t count, float *out, const char *format,
+                    ...) {
     char name[H3F_MAX_NAME];
     va_list args;
     va_start(args, format);
@@ -330,15 +347,16 @@ int h3f_read_vector(const h3f_checkpoint *checkpoint, int64_t count, float *out,
     return status;
 }
 
-/* Joined, so that names of modules and leaves cannot run out of room unnoticed: a name cut short is not found. */
+/* Joined, so that names of modules and leaves cannot run out of room unnoticed: a name cut short is
+ * not found. */
 static const char *join(char name[2 * H3F_MAX_NAME], const char *module, const char *leaf) {
     snprintf(name, 2 * H3F_MAX_NAME, "%s.%s", module, leaf);
     return name;
 }
 
 /* Three matrices and biases of their own. */
-static int find_split_qkv(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols, h3f_mat parts[3],
-                          float *bias, const char *module) {
+static int find_split_qkv(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols,
+                          h3f_mat parts[3], float *bias, const char *module) {
     static const char *const leaves[3][2] = {
         {"to_q.weight", "to_q.bias"}, {"to_k.weight", "to_k.bias"}, {"to_v.weight", "to_v.bias"}};
     char name[2 * H3F_MAX_NAME];
@@ -359,14 +377,15 @@ static int find_split_qkv(const h3f_checkpoint *checkpoint, int64_t rows, int64_
 }
 
 /* One tensor, head by head: q, k and v of head 0, then of head 1, ... */
-static int find_interleaved_qkv(const h3f_checkpoint *checkpoint, int64_t heads, int64_t head_dim, int64_t cols,
-                                h3f_mat parts[3], float *bias, const char *module) {
+static int find_interleaved_qkv(const h3f_checkpoint *checkpoint, int64_t heads, int64_t head_dim,
+                                int64_t cols, h3f_mat parts[3], float *bias, const char *module) {
     bool of_vae = checkpoint->component == H3F_VIDEO_VAE;
     const char *weight_leaf = of_vae ? "to_qkv.weight" : "qkv_proj.weight";
     const char *bias_leaf = of_vae ? "to_qkv.bias" : "qkv_proj.bias";
     char name[2 * H3F_MAX_NAME];
     const entry *found;
-    int status = find_shaped(checkpoint, join(name, module, weight_leaf), 3 * heads * head_dim, cols, &found);
+    int status = find_shaped(checkpoint, join(name, module, weight_leaf), 3 * heads * head_dim,
+                             cols, &found);
     if (status != H3F_OK)
         return status;
     for (int64_t i = 0; i < 3; i++) {
@@ -381,8 +400,8 @@ static int find_interleaved_qkv(const h3f_checkpoint *checkpoint, int64_t heads,
         return status;
     for (int64_t i = 0; i < 3; i++)
         for (int64_t head = 0; head < heads; head++)
-            h3f_widen(found->tensor.dtype, at_row(&found->tensor, (head * 3 + i) * head_dim, 1), head_dim,
-                      bias + (i * heads + head) * head_dim);
+            h3f_widen(found->tensor.dtype, at_row(&found->tensor, (head * 3 + i) * head_dim, 1),
+                      head_dim, bias + (i * heads + head) * head_dim);
     return H3F_OK;
 }
 

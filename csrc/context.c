@@ -124,7 +124,8 @@ void h3f_memory_peak_reset(h3f_context *ctx) {
 
 /* ---- making one ---- */
 
-/* Efficiency cores would hold up every join of the pool; processors we may not use are none of ours. */
+/* Efficiency cores would hold up every join of the pool; processors we may not use are none of
+ * ours. */
 static int32_t performance_cores(void) {
     long cores = 0;
 #if defined(__APPLE__)
@@ -152,19 +153,22 @@ int h3f_context_new(const h3f_options *options, h3f_context **result) {
     if (options)
         chosen = *options;
     if (chosen.threads < 0 || chosen.threads > MAX_THREADS)
-        return h3f_fail(NULL, H3F_EINVAL, "threads is %d, allowed are 0 (one per performance core) to %d",
+        return h3f_fail(NULL, H3F_EINVAL,
+                        "threads is %d, allowed are 0 (one per performance core) to %d",
                         chosen.threads, MAX_THREADS);
     const h3f_kernels *kernels = h3f_kernels_for(chosen.isa);
     if (!kernels)
-        return h3f_fail(NULL, H3F_EINVAL, "this processor or build does not have instruction set %d (%s)",
-                        chosen.isa, h3f_isa_word(chosen.isa));
+        return h3f_fail(NULL, H3F_EINVAL,
+                        "this processor or build does not have instruction set %d (%s)", chosen.isa,
+                        h3f_isa_word(chosen.isa));
 
     h3f_context *ctx = calloc(1, sizeof *ctx);
     if (!ctx)
         return h3f_fail(NULL, H3F_ENOMEM, "not enough memory for a context");
     ctx->kernels = kernels;
     atomic_init(&ctx->fail_allocation, -1);
-    int status = h3f_pool_new(ctx, chosen.threads ? chosen.threads : performance_cores(), &ctx->pool);
+    int status =
+        h3f_pool_new(ctx, chosen.threads ? chosen.threads : performance_cores(), &ctx->pool);
     if (status != H3F_OK) {
         h3f_fail(NULL, status, "%s", ctx->message);
         free(ctx);

@@ -115,7 +115,8 @@ static bool take_unicode_escape(h3f_json *json) {
     if (code >= 0xDC00 && code <= 0xDFFF)
         return h3f_json_fail(json, "half a surrogate pair");
     if (code >= 0xD800 && code <= 0xDBFF) {
-        if (json->size - json->at < 2 || json->text[json->at] != '\\' || json->text[json->at + 1] != 'u')
+        if (json->size - json->at < 2 || json->text[json->at] != '\\' ||
+            json->text[json->at + 1] != 'u')
             return h3f_json_fail(json, "half a surrogate pair");
         json->at += 2;
         if (!take_hex4(json, &low))

@@ -1,7 +1,8 @@
 /* json: a scanner for the little JSON that a safetensors header is.
  *
- * Strict: no comments, no trailing commas, no number but a plain non-negative integer, UTF-8 throughout.
- * After a failure `fault` says what is wrong and `at` where; every function then fails. */
+ * Strict: no comments, no trailing commas, no number but a plain non-negative integer, UTF-8
+ * throughout. After a failure `fault` says what is wrong and `at` where; every function then fails.
+ */
 #ifndef H3F_JSON_H
 #define H3F_JSON_H
 
@@ -13,7 +14,7 @@ typedef struct h3f_json {
     const unsigned char *text;
     size_t size, at;
     const char *fault; /* NULL: none so far */
-    char *strings;     /* where decoded strings go, one after the other: room for `size` + 1 bytes */
+    char *strings; /* where decoded strings go, one after the other: room for `size` + 1 bytes */
     size_t strings_used;
 } h3f_json;
 

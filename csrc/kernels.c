@@ -27,11 +27,11 @@ static const struct {
     const char *word;
     size_t size;
 } dtypes[] = {
-    [H3F_F32] = {"F32", 4},         [H3F_F16] = {"F16", 2},         [H3F_BF16] = {"BF16", 2},
-    [H3F_F64] = {"F64", 8},         [H3F_I8] = {"I8", 1},           [H3F_U8] = {"U8", 1},
-    [H3F_I16] = {"I16", 2},         [H3F_U16] = {"U16", 2},         [H3F_I32] = {"I32", 4},
-    [H3F_U32] = {"U32", 4},         [H3F_I64] = {"I64", 8},         [H3F_U64] = {"U64", 8},
-    [H3F_BOOL] = {"BOOL", 1},       [H3F_F8_E4M3] = {"F8_E4M3", 1}, [H3F_F8_E5M2] = {"F8_E5M2", 1},
+    [H3F_F32] = {"F32", 4},   [H3F_F16] = {"F16", 2},         [H3F_BF16] = {"BF16", 2},
+    [H3F_F64] = {"F64", 8},   [H3F_I8] = {"I8", 1},           [H3F_U8] = {"U8", 1},
+    [H3F_I16] = {"I16", 2},   [H3F_U16] = {"U16", 2},         [H3F_I32] = {"I32", 4},
+    [H3F_U32] = {"U32", 4},   [H3F_I64] = {"I64", 8},         [H3F_U64] = {"U64", 8},
+    [H3F_BOOL] = {"BOOL", 1}, [H3F_F8_E4M3] = {"F8_E4M3", 1}, [H3F_F8_E5M2] = {"F8_E5M2", 1},
 };
 
 size_t h3f_dtype_size(int32_t dtype) {
@@ -56,7 +56,8 @@ void h3f_widen(int32_t dtype, const void *source, int64_t count, float *out) {
 }
 
 bool h3f_all_finite(const float *x, int64_t count) {
-    /* An integer test, so that the loop is vectorised: only infinity and NaN have all exponent bits. */
+    /* An integer test, so that the loop is vectorised: only infinity and NaN have all exponent
+     * bits. */
     uint32_t worst = 0;
     for (int64_t i = 0; i < count; i++) {
         uint32_t bits;
@@ -87,13 +88,19 @@ const char *h3f_isa_word(int32_t isa) {
 }
 
 static const h3f_kernels scalar_kernels = {.isa = H3F_ISA_SCALAR,
-    .matmul = &h3f_matmul_scalar, .attention = &h3f_attention_scalar, .rows = &h3f_rows_scalar};
+                                           .matmul = &h3f_matmul_scalar,
+                                           .attention = &h3f_attention_scalar,
+                                           .rows = &h3f_rows_scalar};
 
 #if defined(H3F_X86)
 static const h3f_kernels avx2_kernels = {.isa = H3F_ISA_AVX2,
-    .matmul = &h3f_matmul_avx2, .attention = &h3f_attention_avx2, .rows = &h3f_rows_avx2};
+                                         .matmul = &h3f_matmul_avx2,
+                                         .attention = &h3f_attention_avx2,
+                                         .rows = &h3f_rows_avx2};
 static const h3f_kernels avx512_kernels = {.isa = H3F_ISA_AVX512,
-    .matmul = &h3f_matmul_avx512, .attention = &h3f_attention_avx512, .rows = &h3f_rows_avx512};
+                                           .matmul = &h3f_matmul_avx512,
+                                           .attention = &h3f_attention_avx512,
+                                           .rows = &h3f_rows_avx512};
 
 /* f16c has no name in every compiler; all processors with AVX2 have it. */
 static bool has_avx2(void) {
@@ -121,7 +128,9 @@ const h3f_kernels *h3f_kernels_for(int32_t isa) {
 }
 #elif defined(H3F_ARM)
 static const h3f_kernels neon_kernels = {.isa = H3F_ISA_NEON,
-    .matmul = &h3f_matmul_neon, .attention = &h3f_attention_neon, .rows = &h3f_rows_neon};
+                                         .matmul = &h3f_matmul_neon,
+                                         .attention = &h3f_attention_neon,
+                                         .rows = &h3f_rows_neon};
 
 const h3f_kernels *h3f_kernels_for(int32_t isa) {
     if (isa == H3F_ISA_BEST || isa == H3F_ISA_NEON)

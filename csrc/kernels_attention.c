@@ -1,9 +1,9 @@
 /* Attention in tiles, softmax on the way.
  *
- * A tile of keys meets a tile of queries as a matrix product, transposed: scores are [key][query], queries lie in
- * the lanes. Largest score, sum and rescaling are then vertical, and the probabilities already have the
- * layout that the second product, V^T by P, wants. Tiles of keys begin at fixed places, so a query's bits
- * do not depend on the queries it came with. */
+ * A tile of keys meets a tile of queries as a matrix product, transposed: scores are [key][query],
+ * queries lie in the lanes. Largest score, sum and rescaling are then vertical, and the
+ * probabilities already have the layout that the second product, V^T by P, wants. Tiles of keys
+ * begin at fixed places, so a query's bits do not depend on the queries it came with. */
 #include "kernels_exp.h"
 #include "pool.h"
 
@@ -98,8 +98,9 @@ const h3f_attention_kernels h3f_attention_scalar = {.softmax = NULL};
 
 /* ---- one head by one tile of queries ---- */
 
-/* QUERY_ROWS: a multiple of every nr. KEY_ROWS: room for a tile of keys, of which as many are used as make
- * whole strips of mr. Together with head_dim 128 a third of a megabyte, which a second-level cache holds. */
+/* QUERY_ROWS: a multiple of every nr. KEY_ROWS: room for a tile of keys, of which as many are used
+ * as make whole strips of mr. Together with head_dim 128 a third of a megabyte, which a
+ * second-level cache holds. */
 enum { QUERY_ROWS = 192, KEY_ROWS = 128, SCALAR_ROWS = 32 };
 
 typedef struct attention {
@@ -107,17 +108,17 @@ typedef struct attention {
     const h3f_attention *a;
     const h3f_matmul_kernels *matmul;
     const h3f_attention_kernels *kernels;
-    int64_t key_rows;  /* of a tile */
+    int64_t key_rows; /* of a tile */
     int64_t query_rows, query_tiles;
 } attention;
 
 /* The buffers of a thread, in its scratch. n = nr: queries side by side. */
 typedef struct buffers {
-    float *q;      /* [panel][head_dim][n] */
-    float *out;    /* [panel][head_dim][n] */
-    float *k;      /* [head_dim][KEY_ROWS] */
-    float *v;      /* [key][head_dim] */
-    float *scores; /* [key][n] */
+    float *q;            /* [panel][head_dim][n] */
+    float *out;          /* [panel][head_dim][n] */
+    float *k;            /* [head_dim][KEY_ROWS] */
+    float *v;            /* [key][head_dim] */
+    float *scores;       /* [key][n] */
     float *most, *total; /* [panel][n] */
 } buffers;
 
@@ -127,9 +128,9 @@ static size_t lay_out(int64_t head_dim, int64_t nr, float *memory, buffers *b) {
         float **place;
         int64_t count;
     } parts[] = {
-        {&b->q, QUERY_ROWS * head_dim},  {&b->out, QUERY_ROWS * head_dim},
-        {&b->k, KEY_ROWS * head_dim},    {&b->v, KEY_ROWS * head_dim},
-        {&b->scores, KEY_ROWS * nr},     {&b->most, QUERY_ROWS},
+        {&b->q, QUERY_ROWS * head_dim}, {&b->out, QUERY_ROWS * head_dim},
+        {&b->k, KEY_ROWS * head_dim},   {&b->v, KEY_ROWS * head_dim},
+        {&b->scores, KEY_ROWS * nr},    {&b->most, QUERY_ROWS},
         {&b->total, QUERY_ROWS},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -139,10 +140,10 @@ static size_t lay_out(int64_t head_dim, int64_t nr, float *memory, buffers *b) {
     return used * sizeof(float);
 }
 
-/* Rows first .. first+count-1 of x (count > 0), transposed to [head_dim][stride]; whole groups of lanes are
- * written, with the last row repeated. */
-static void pack_rows(const attention *job, const float *x, int64_t x_stride, int64_t first, int64_t count,
-                      float *out, int64_t stride) {
+/* Rows first .. first+count-1 of x (count > 0), transposed to [head_dim][stride]; whole groups of
+ * lanes are written, with the last row repeated. */
+static void pack_rows(const attention *job, const float *x, int64_t x_stride, int64_t first,
+                      int64_t count, float *out, int64_t stride) {
     const h3f_matmul_kernels *matmul = job->matmul;
     for (int64_t n = 0; n < count; n += matmul->lanes) {
         const void *rows[H3F_MAX_NR];
@@ -152,24 +153,26 @@ static void pack_rows(const attention *job, const float *x, int64_t x_stride, in
     }
 }
 
-static void copy_rows(const attention *job, const float *x, int64_t x_stride, int64_t first, int64_t count,
-                      float *out) {
+static void copy_rows(const attention *job, const float *x, int64_t x_stride, int64_t first,
+                      int64_t count, float *out) {
     for (int64_t i = 0; i < count; i++)
         for (int64_t d = 0; d < job->a->head_dim; d++)
             out[i * job->a->head_dim + d] = x[(first + i) * x_stride + d];
 }
 
 /* Keys that come after a query do not exist for it. query: of the panel's first lane. */
-static void mask_scores(const attention *job, int64_t query, int64_t key, int64_t keys, float *scores) {
+static void mask_scores(const attention *job, int64_t query, int64_t key, int64_t keys,
+                        float *scores) {
     int64_t nr = job->matmul->nr;
     for (int64_t k = 0; k < keys; k++)
         for (int64_t j = 0; j < nr && query + j < key + k; j++)
             scores[k * nr + j] = -INFINITY;
 }
 
-/* A panel of queries against a tile of keys: out += P V, everything rescaled to the largest score so far. */
-static void attend_panel(const attention *job, const buffers *b, int64_t panel, int64_t query, int64_t key,
-                         int64_t keys) {
+/* A panel of queries against a tile of keys: out += P V, everything rescaled to the largest score
+ * so far. */
+static void attend_panel(const attention *job, const buffers *b, int64_t panel, int64_t query,
+                         int64_t key, int64_t keys) {
     static const float zeros[H3F_MAX_NR];
     const h3f_matmul_kernels *matmul = job->matmul;
     int64_t nr = matmul->nr, head_dim = job->a->head_dim;
@@ -195,8 +198,10 @@ static void attend_panel(const attention *job, const buffers *b, int64_t panel, 
     }
 }
 
-/* Divides by the sums and turns the panel over: pack does for [head_dim][query] what it does for W. */
-static void store_panel(const attention *job, const buffers *b, int64_t panel, int64_t rows, float *out) {
+/* Divides by the sums and turns the panel over: pack does for [head_dim][query] what it does for W.
+ */
+static void store_panel(const attention *job, const buffers *b, int64_t panel, int64_t rows,
+                        float *out) {
     const h3f_matmul_kernels *matmul = job->matmul;
     int64_t nr = matmul->nr, head_dim = job->a->head_dim, stride = job->a->out_stride;
     float *sums = b->out + panel * head_dim * nr;
@@ -275,6 +280,6 @@ int h3f_attention_run(h3f_context *ctx, const h3f_attention *a) {
     buffers unplaced;
     size_t scratch = plain ? (size_t)(a->kv_rows + a->head_dim) * sizeof(float)
                            : lay_out(a->head_dim, job.matmul->nr, NULL, &unplaced);
-    return h3f_pool_run(ctx, job.query_tiles * a->heads, scratch, plain ? attend_rows_ref : attend_tile,
-                        &job);
+    return h3f_pool_run(ctx, job.query_tiles * a->heads, scratch,
+                        plain ? attend_rows_ref : attend_tile, &job);
 }

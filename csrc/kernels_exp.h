@@ -4,10 +4,11 @@
 
 #include "kernels_table.h"
 
-/* Within 1 unit in the last place where the result is a normal number. exp(0) is 1, NaN stays NaN, below -104 the
- * result is 0 and above 89 infinity. x = n ln 2 + r; 2^n is put together from bits, in two factors, so that
- * both ends of the range round as they should. The polynomial for (e^r - 1 - r) / r^2 on |r| <= ln(2)/2 is a minimax
- * fit of our own, relative error 1e-9 with these rounded coefficients. */
+/* Within 1 unit in the last place where the result is a normal number. exp(0) is 1, NaN stays NaN,
+ * below -104 the result is 0 and above 89 infinity. x = n ln 2 + r; 2^n is put together from bits,
+ * in two factors, so that both ends of the range round as they should. The polynomial for (e^r - 1
+ * - r) / r^2 on |r| <= ln(2)/2 is a minimax fit of our own, relative error 1e-9 with these rounded
+ * coefficients. */
 H3F_INLINE float h3f_exp(float x) {
     union {
         float value;

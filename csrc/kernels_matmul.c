@@ -1,4 +1,5 @@
-/* Tiles of matrix products, and the transposing copies that feed them: see linear.c for how they are used. */
+/* Tiles of matrix products, and the transposing copies that feed them: see linear.c for how they
+ * are used. */
 #include "kernels_table.h"
 
 #include <string.h>
@@ -18,7 +19,8 @@ H3F_INLINE void tile_ref(int rows, int64_t depth, const float *a, int64_t a_stri
     }
 }
 
-static void pack_ref(int32_t dtype, const void *const *rows, int64_t depth, float *out, int64_t stride) {
+static void pack_ref(int32_t dtype, const void *const *rows, int64_t depth, float *out,
+                     int64_t stride) {
     enum { LANES = 8 };
     for (int i = 0; i < LANES; i++) {
         for (int64_t k = 0; k < depth; k++) {
@@ -29,11 +31,11 @@ static void pack_ref(int32_t dtype, const void *const *rows, int64_t depth, floa
 }
 
 /* The function of one number of rows: `body` inlined with a constant. */
-#define TILE(isa, target, rows)                                                                            \
-    target static void tile_##isa##_##rows(int64_t depth, const float *a, int64_t a_stride,                \
-                                           const float *b, const float *base, int64_t base_stride,         \
-                                           float *c, int64_t c_stride) {                                   \
-        tile_##isa(rows, depth, a, a_stride, b, base, base_stride, c, c_stride);                           \
+#define TILE(isa, target, rows)                                                                    \
+    target static void tile_##isa##_##rows(int64_t depth, const float *a, int64_t a_stride,        \
+                                           const float *b, const float *base, int64_t base_stride, \
+                                           float *c, int64_t c_stride) {                           \
+        tile_##isa(rows, depth, a, a_stride, b, base, base_stride, c, c_stride);                   \
     }
 
 #define NO_TARGET
@@ -52,8 +54,8 @@ const h3f_matmul_kernels h3f_matmul_scalar = {
 
 /* The columns that a vectorised copy leaves over. */
 #if defined(H3F_X86) || defined(H3F_ARM)
-static void pack_rest(int32_t dtype, const void *const *rows, int lanes, int64_t begin, int64_t depth,
-                      float *out, int64_t stride) {
+static void pack_rest(int32_t dtype, const void *const *rows, int lanes, int64_t begin,
+                      int64_t depth, float *out, int64_t stride) {
     for (int64_t k = begin; k < depth; k++) {
         for (int i = 0; i < lanes; i++) {
             const unsigned char *row = rows[i];
@@ -68,8 +70,9 @@ static void pack_rest(int32_t dtype, const void *const *rows, int lanes, int64_t
 
 /* ---- AVX2: 6 x 16, twelve sums, of sixteen registers ---- */
 
-H3F_INLINE H3F_AVX2 void tile_avx2(int rows, int64_t depth, const float *a, int64_t a_stride, const float *b,
-                                   const float *base, int64_t base_stride, float *c, int64_t c_stride) {
+H3F_INLINE H3F_AVX2 void tile_avx2(int rows, int64_t depth, const float *a, int64_t a_stride,
+                                   const float *b, const float *base, int64_t base_stride, float *c,
+                                   int64_t c_stride) {
     __m256 sums[6][2];
     H3F_UNROLL
     for (int i = 0; i < rows; i++)
@@ -174,8 +177,8 @@ const h3f_matmul_kernels h3f_matmul_avx2 = {
 /* ---- AVX-512: 14 x 32, 28 sums, of 32 registers ---- */
 
 H3F_INLINE H3F_AVX512 void tile_avx512(int rows, int64_t depth, const float *a, int64_t a_stride,
-                                       const float *b, const float *base, int64_t base_stride, float *c,
-                                       int64_t c_stride) {
+                                       const float *b, const float *base, int64_t base_stride,
+                                       float *c, int64_t c_stride) {
     __m512 sums[14][2];
     H3F_UNROLL
     for (int i = 0; i < rows; i++)
@@ -246,8 +249,8 @@ H3F_INLINE H3F_AVX512 void transpose_avx512(__m512 v[16]) {
     }
 }
 
-H3F_AVX512 static void pack_avx512(int32_t dtype, const void *const *rows, int64_t depth, float *out,
-                                   int64_t stride) {
+H3F_AVX512 static void pack_avx512(int32_t dtype, const void *const *rows, int64_t depth,
+                                   float *out, int64_t stride) {
     int64_t step = dtype == H3F_F32 ? 16 : 32, k = 0;
     for (; k + step <= depth; k += step) {
         __m512 v[16];
@@ -284,8 +287,8 @@ const h3f_matmul_kernels h3f_matmul_avx512 = {
     .nr = 32,
     .lanes = 16,
     .tile = {NULL, tile_avx512_1, tile_avx512_2, tile_avx512_3, tile_avx512_4, tile_avx512_5,
-             tile_avx512_6, tile_avx512_7, tile_avx512_8, tile_avx512_9, tile_avx512_10, tile_avx512_11,
-             tile_avx512_12, tile_avx512_13, tile_avx512_14},
+             tile_avx512_6, tile_avx512_7, tile_avx512_8, tile_avx512_9, tile_avx512_10,
+             tile_avx512_11, tile_avx512_12, tile_avx512_13, tile_avx512_14},
     .pack = pack_avx512,
 };
 #endif
@@ -341,7 +344,8 @@ H3F_INLINE void transpose_neon(uint32x4_t v[4]) {
     v[3] = vreinterpretq_u32_u64(vzip2q_u64(high01, high23));
 }
 
-static void pack_neon(int32_t dtype, const void *const *rows, int64_t depth, float *out, int64_t stride) {
+static void pack_neon(int32_t dtype, const void *const *rows, int64_t depth, float *out,
+                      int64_t stride) {
     int64_t step = dtype == H3F_F32 ? 4 : 8, k = 0;
     for (; k + step <= depth; k += step) {
         uint32x4_t v[4];

@@ -1,6 +1,6 @@
-/* Row kernels. They are bound by memory, so one body serves all vector instruction sets: compilers vectorise
- * it once for each. Statistics of the norms are summed in double, which costs nothing beside the memory
- * traffic and makes the twins agree. */
+/* Row kernels. They are bound by memory, so one body serves all vector instruction sets: compilers
+ * vectorise it once for each. Statistics of the norms are summed in double, which costs nothing
+ * beside the memory traffic and makes the twins agree. */
 #include "kernels_exp.h"
 #include "pool.h"
 
@@ -30,7 +30,8 @@ static void layer_norm_ref(const h3f_norm *norm, const float *x, float *out) {
                  (norm->bias ? norm->bias[i] : 0);
 }
 
-H3F_INLINE void rotate_ref(const h3f_rotary *rotary, const float *cosine, const float *sine, float *x) {
+H3F_INLINE void rotate_ref(const h3f_rotary *rotary, const float *cosine, const float *sine,
+                           float *x) {
     for (int32_t head = 0; head < rotary->heads; head++, x += rotary->head_dim) {
         for (int32_t j = 0; j < rotary->pairs; j++) {
             float low = x[j], high = x[j + rotary->pairs];
@@ -40,7 +41,8 @@ H3F_INLINE void rotate_ref(const h3f_rotary *rotary, const float *cosine, const 
     }
 }
 
-H3F_INLINE void modulate_ref(int64_t cols, const float *x, const float *shift, const float *scale, float *out) {
+H3F_INLINE void modulate_ref(int64_t cols, const float *x, const float *shift, const float *scale,
+                             float *out) {
     for (int64_t i = 0; i < cols; i++)
         out[i] = x[i] * (1 + scale[i]) + shift[i];
 }
@@ -77,7 +79,8 @@ const h3f_row_kernels h3f_rows_scalar = {
 enum { LANES = 8 }; /* sums side by side, added up in a fixed order */
 
 H3F_INLINE double sum_lanes(const double lanes[LANES]) {
-    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+           ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
 /* The sum of (x - center)^2. */
@@ -139,38 +142,39 @@ H3F_INLINE void silu_mul_body(int64_t count, float *restrict gate, const float *
 
 /* ---- vectorised: one twin of each for an instruction set ---- */
 
-#define TWINS(isa, target)                                                                                 \
-    target static void rms_norm_##isa(const h3f_norm *norm, const float *x, float *out) {                  \
-        rms_norm_body(norm, x, out);                                                                       \
-    }                                                                                                      \
-    target static void layer_norm_##isa(const h3f_norm *norm, const float *x, float *out) {                \
-        layer_norm_body(norm, x, out);                                                                     \
-    }                                                                                                      \
-    target static void rotate_##isa(const h3f_rotary *rotary, const float *cosine, const float *sine,      \
-                                    float *x) {                                                            \
-        rotate_ref(rotary, cosine, sine, x);                                                               \
-    }                                                                                                      \
-    target static void modulate_##isa(int64_t cols, const float *x, const float *shift,                    \
-                                      const float *scale, float *out) {                                    \
-        modulate_ref(cols, x, shift, scale, out);                                                          \
-    }                                                                                                      \
-    target static void add_gated_##isa(int64_t cols, const float *gate, const float *branch, float *x) {   \
-        add_gated_ref(cols, gate, branch, x);                                                              \
-    }                                                                                                      \
-    target static void silu_mul_##isa(int64_t count, float *gate, const float *up) {                       \
-        silu_mul_body(count, gate, up);                                                                    \
-    }                                                                                                      \
-    target static void silu_##isa(int64_t count, const float *x, float *out) {                             \
-        silu_body(count, x, out);                                                                          \
-    }                                                                                                      \
-    const h3f_row_kernels h3f_rows_##isa = {                                                               \
-        .rms_norm = rms_norm_##isa,                                                                        \
-        .layer_norm = layer_norm_##isa,                                                                    \
-        .rotate = rotate_##isa,                                                                            \
-        .modulate = modulate_##isa,                                                                        \
-        .add_gated = add_gated_##isa,                                                                      \
-        .silu_mul = silu_mul_##isa,                                                                        \
-        .silu = silu_##isa,                                                                                \
+#define TWINS(isa, target)                                                                   \
+    target static void rms_norm_##isa(const h3f_norm *norm, const float *x, float *out) {    \
+        rms_norm_body(norm, x, out);                                                         \
+    }                                                                                        \
+    target static void layer_norm_##isa(const h3f_norm *norm, const float *x, float *out) {  \
+        layer_norm_body(norm, x, out);                                                       \
+    }                                                                                        \
+    target static void rotate_##isa(const h3f_rotary *rotary, const float *cosine,           \
+                                    const float *sine, float *x) {                           \
+        rotate_ref(rotary, cosine, sine, x);                                                 \
+    }                                                                                        \
+    target static void modulate_##isa(int64_t cols, const float *x, const float *shift,      \
+                                      const float *scale, float *out) {                      \
+        modulate_ref(cols, x, shift, scale, out);                                            \
+    }                                                                                        \
+    target static void add_gated_##isa(int64_t cols, const float *gate, const float *branch, \
+                                       float *x) {                                           \
+        add_gated_ref(cols, gate, branch, x);                                                \
+    }                                                                                        \
+    target static void silu_mul_##isa(int64_t count, float *gate, const float *up) {         \
+        silu_mul_body(count, gate, up);                                                      \
+    }                                                                                        \
+    target static void silu_##isa(int64_t count, const float *x, float *out) {               \
+        silu_body(count, x, out);                                                            \
+    }                                                                                        \
+    const h3f_row_kernels h3f_rows_##isa = {                                                 \
+        .rms_norm = rms_norm_##isa,                                                          \
+        .layer_norm = layer_norm_##isa,                                                      \
+        .rotate = rotate_##isa,                                                              \
+        .modulate = modulate_##isa,                                                          \
+        .add_gated = add_gated_##isa,                                                        \
+        .silu_mul = silu_mul_##isa,                                                          \
+        .silu = silu_##isa,                                                                  \
     };
 
 #ifdef H3F_X86
@@ -212,7 +216,8 @@ static int run_row_job(h3f_context *ctx, row_job *job) {
     if (job->rows == 0 || job->cols == 0)
         return h3f_poll(ctx);
     job->rows_per_item = job->cols < ITEM_VALUES ? ITEM_VALUES / job->cols : 1;
-    return h3f_pool_run(ctx, (job->rows + job->rows_per_item - 1) / job->rows_per_item, 0, run_rows, job);
+    return h3f_pool_run(ctx, (job->rows + job->rows_per_item - 1) / job->rows_per_item, 0, run_rows,
+                        job);
 }
 
 static void rms_norm_row(const row_job *job, int64_t row) {
@@ -237,8 +242,8 @@ int h3f_layer_norm(h3f_context *ctx, const h3f_norm *norm, const float *x, float
 
 static void rotate_row(const row_job *job, int64_t row) {
     const h3f_rotary *rotary = job->rotary;
-    job->kernels->rotate(rotary, rotary->cosine + row * rotary->pairs, rotary->sine + row * rotary->pairs,
-                         job->out + row * rotary->stride);
+    job->kernels->rotate(rotary, rotary->cosine + row * rotary->pairs,
+                         rotary->sine + row * rotary->pairs, job->out + row * rotary->stride);
 }
 
 int h3f_rotate(h3f_context *ctx, const h3f_rotary *rotary, float *x) {
@@ -254,16 +259,16 @@ static void modulate_row(const row_job *job, int64_t row) {
                            job->out + row * job->cols);
 }
 
-int h3f_modulate(h3f_context *ctx, int64_t rows, int64_t cols, const float *x, const float *const *shift,
-                 const float *const *scale, float *out) {
+int h3f_modulate(h3f_context *ctx, int64_t rows, int64_t cols, const float *x,
+                 const float *const *shift, const float *const *scale, float *out) {
     row_job job = {.rows = rows, .cols = cols, .x = x, .shift = shift, .scale = scale, .out = out};
     job.run_row = modulate_row;
     return run_row_job(ctx, &job);
 }
 
 static void add_gated_row(const row_job *job, int64_t row) {
-    job->kernels->add_gated(job->cols, job->gate ? job->gate[row] : NULL, job->branch + row * job->cols,
-                            job->out + row * job->cols);
+    job->kernels->add_gated(job->cols, job->gate ? job->gate[row] : NULL,
+                            job->branch + row * job->cols, job->out + row * job->cols);
 }
 
 int h3f_add_gated(h3f_context *ctx, int64_t rows, int64_t cols, const float *const *gate,
@@ -281,7 +286,8 @@ static int64_t piece(const row_job *job, int64_t row) {
 }
 
 static void silu_mul_piece(const row_job *job, int64_t row) {
-    job->kernels->silu_mul(piece(job, row), job->out + row * ITEM_VALUES, job->x + row * ITEM_VALUES);
+    job->kernels->silu_mul(piece(job, row), job->out + row * ITEM_VALUES,
+                           job->x + row * ITEM_VALUES);
 }
 
 static void silu_piece(const row_job *job, int64_t row) {
@@ -289,13 +295,15 @@ static void silu_piece(const row_job *job, int64_t row) {
 }
 
 int h3f_silu_mul(h3f_context *ctx, int64_t count, float *gate, const float *up) {
-    row_job job = {.rows = (count + ITEM_VALUES - 1) / ITEM_VALUES, .cols = count, .x = up, .out = gate};
+    row_job job = {
+        .rows = (count + ITEM_VALUES - 1) / ITEM_VALUES, .cols = count, .x = up, .out = gate};
     job.run_row = silu_mul_piece;
     return run_row_job(ctx, &job);
 }
 
 int h3f_silu(h3f_context *ctx, int64_t count, const float *x, float *out) {
-    row_job job = {.rows = (count + ITEM_VALUES - 1) / ITEM_VALUES, .cols = count, .x = x, .out = out};
+    row_job job = {
+        .rows = (count + ITEM_VALUES - 1) / ITEM_VALUES, .cols = count, .x = x, .out = out};
     job.run_row = silu_piece;
     return run_row_job(ctx, &job);
 }

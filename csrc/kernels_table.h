@@ -1,6 +1,7 @@
 /* kernels_table: the inner loops of one instruction set.
  *
- * A context points at one constant table; nothing else in the engine asks what the processor can do. */
+ * A context points at one constant table; nothing else in the engine asks what the processor can
+ * do. */
 #ifndef H3F_KERNELS_TABLE_H
 #define H3F_KERNELS_TABLE_H
 
@@ -27,18 +28,20 @@
 
 enum { H3F_MAX_MR = 14, H3F_MAX_NR = 32 };
 
-/* c[i][j] = base[i][j] + sum over k of a[k * a_stride + i] * b[k * nr + j], k ascending from a sum of 0, for
- * i < rows, j < nr; `rows` is the function's place in the table. base and c may be the same. */
+/* c[i][j] = base[i][j] + sum over k of a[k * a_stride + i] * b[k * nr + j], k ascending from a sum
+ * of 0, for i < rows, j < nr; `rows` is the function's place in the table. base and c may be the
+ * same. */
 typedef void h3f_tile_fn(int64_t depth, const float *a, int64_t a_stride, const float *b,
                          const float *base, int64_t base_stride, float *c, int64_t c_stride);
 
-/* out[k * stride + i] = rows[i][k], widened, for k < depth, i < lanes. The rows are of type dtype, not aligned. */
+/* out[k * stride + i] = rows[i][k], widened, for k < depth, i < lanes. The rows are of type dtype,
+ * not aligned. */
 typedef void h3f_pack_fn(int32_t dtype, const void *const *rows, int64_t depth, float *out,
                          int64_t stride);
 
 typedef struct h3f_matmul_kernels {
     int32_t mr, nr;
-    int32_t lanes; /* rows that pack transposes at once; nr is a multiple */
+    int32_t lanes;                     /* rows that pack transposes at once; nr is a multiple */
     h3f_tile_fn *tile[H3F_MAX_MR + 1]; /* by rows, 1 .. mr */
     h3f_pack_fn *pack;
 } h3f_matmul_kernels;
@@ -50,7 +53,8 @@ typedef struct h3f_row_kernels {
     void (*layer_norm)(const h3f_norm *norm, const float *x, float *out);
     /* All heads of one row; cosine, sine: [pairs]. */
     void (*rotate)(const h3f_rotary *rotary, const float *cosine, const float *sine, float *x);
-    void (*modulate)(int64_t cols, const float *x, const float *shift, const float *scale, float *out);
+    void (*modulate)(int64_t cols, const float *x, const float *shift, const float *scale,
+                     float *out);
     void (*add_gated)(int64_t cols, const float *gate, const float *branch, float *x);
     void (*silu_mul)(int64_t count, float *gate, const float *up);
     void (*silu)(int64_t count, const float *x, float *out);
@@ -58,8 +62,9 @@ typedef struct h3f_row_kernels {
 
 /* ---- attention: the softmax of a tile of scores, queries in the lanes ---- */
 
-/* most, total: [nr], of the tiles before; -infinity and 0 at first. On return scores hold exp(scale * score - most),
- * most and total include the tile, and out is multiplied by what the change of most makes of it. */
+/* most, total: [nr], of the tiles before; -infinity and 0 at first. On return scores hold exp(scale
+ * * score - most), most and total include the tile, and out is multiplied by what the change of
+ * most makes of it. */
 typedef struct h3f_softmax {
     int64_t keys, head_dim;
     float scale;

@@ -1,9 +1,10 @@
 /* Matrix products with packed operands.
  *
- * x is packed once per call into strips of mr rows, [k][row]; a block of W is widened and packed into panels of
- * nr rows, [k][row], by the thread that works on it, and meets all strips while it is in the cache. Sums run
- * over DEPTH columns at a time in registers, k ascending, and the partial sums are added in the same
- * order: what an output's rounding depends on is the number of columns and nothing else. */
+ * x is packed once per call into strips of mr rows, [k][row]; a block of W is widened and packed
+ * into panels of nr rows, [k][row], by the thread that works on it, and meets all strips while it
+ * is in the cache. Sums run over DEPTH columns at a time in registers, k ascending, and the partial
+ * sums are added in the same order: what an output's rounding depends on is the number of columns
+ * and nothing else. */
 #include "kernels_table.h"
 #include "pool.h"
 
@@ -103,7 +104,8 @@ static void run_block(void *argument, int64_t item, void *scratch) {
     }
 }
 
-/* Rows of W for one item: as many as fit the second-level cache, fewer when that leaves too few items. */
+/* Rows of W for one item: as many as fit the second-level cache, fewer when that leaves too few
+ * items. */
 static int64_t choose_block_n(int64_t rows, int64_t m_blocks, int64_t nr) {
     enum { LARGEST = 256, ENOUGH_ITEMS = 64 };
     int64_t block = LARGEST / nr * nr;
@@ -119,7 +121,8 @@ int h3f_linear_run(h3f_context *ctx, const h3f_linear *linear, const float *x, i
     if (m == 0 || w->rows == 0)
         return h3f_poll(ctx);
     const h3f_matmul_kernels *kernels = ctx->kernels->matmul;
-    product p = {.ctx = ctx, .linear = linear, .x = x, .packed = scratch, .m = m, .y = y, .ldy = ldy};
+    product p = {
+        .ctx = ctx, .linear = linear, .x = x, .packed = scratch, .m = m, .y = y, .ldy = ldy};
     p.block_m = BLOCK_ROWS;
     int64_t m_blocks = (m + p.block_m - 1) / p.block_m;
     p.block_n = choose_block_n(w->rows, m_blocks, kernels->nr);
@@ -128,6 +131,6 @@ int h3f_linear_run(h3f_context *ctx, const h3f_linear *linear, const float *x, i
     int status = h3f_pool_run(ctx, (m + kernels->mr - 1) / kernels->mr, 0, pack_strip, &p);
     if (status != H3F_OK)
         return status;
-    return h3f_pool_run(ctx, p.n_blocks * m_blocks, (size_t)p.block_n * DEPTH * sizeof(float), run_block,
-                        &p);
+    return h3f_pool_run(ctx, p.n_blocks * m_blocks, (size_t)p.block_n * DEPTH * sizeof(float),
+                        run_block, &p);
 }

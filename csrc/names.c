@@ -2,40 +2,48 @@
 
 #include <string.h>
 
-/* Patterns: '#' is a number, '@' is "weight" or "bias", '*' is all the rest; what they matched goes into the
- * canonical name in the same order. Without a canonical pattern the name is canonical already. The
- * tables are docs of their own: spellings of the official release, of diffusers and of Comfy-Org's files. */
+/* Patterns: '#' is a number, '@' is "weight" or "bias", '*' is all the rest; what they matched goes
+ * into the canonical name in the same order. Without a canonical pattern the name is canonical
+ * already. The tables are docs of their own: spellings of the official release, of diffusers and of
+ * Comfy-Org's files. */
 typedef struct rule {
     const char *pattern, *canonical;
     h3f_spelling spelling;
     bool up_first;
 } rule;
 
-#define BLOCK_RULES(official, diffusers)                                                                   \
-    {.pattern = official ".norm1.weight", .spelling = H3F_SPELT_OFFICIAL},                                 \
-        {.pattern = official ".norm2.weight", .spelling = H3F_SPELT_OFFICIAL},                             \
-        {.pattern = official ".attn.qkv_proj.weight", .spelling = H3F_SPELT_OFFICIAL},                     \
-        {.pattern = official ".attn.q_norm.weight", .spelling = H3F_SPELT_OFFICIAL},                       \
-        {.pattern = official ".attn.k_norm.weight", .spelling = H3F_SPELT_OFFICIAL},                       \
-        {.pattern = official ".attn.out_proj.weight", .spelling = H3F_SPELT_OFFICIAL},                     \
-        {.pattern = official ".mlp.fc1.weight", .spelling = H3F_SPELT_OFFICIAL},                           \
-        {.pattern = official ".mlp.fc2.weight", .spelling = H3F_SPELT_OFFICIAL},                           \
-        {diffusers ".norm1.weight", official ".norm1.weight", H3F_SPELT_DIFFUSERS, false},                 \
-        {diffusers ".norm2.weight", official ".norm2.weight", H3F_SPELT_DIFFUSERS, false},                 \
-        {diffusers ".attn.to_q.weight", official ".attn.to_q.weight", H3F_SPELT_DIFFUSERS, false},         \
-        {diffusers ".attn.to_k.weight", official ".attn.to_k.weight", H3F_SPELT_DIFFUSERS, false},         \
-        {diffusers ".attn.to_v.weight", official ".attn.to_v.weight", H3F_SPELT_DIFFUSERS, false},         \
-        {diffusers ".attn.norm_q.weight", official ".attn.q_norm.weight", H3F_SPELT_DIFFUSERS, false},     \
-        {diffusers ".attn.norm_k.weight", official ".attn.k_norm.weight", H3F_SPELT_DIFFUSERS, false},     \
-        {diffusers ".attn.to_out.0.weight", official ".attn.out_proj.weight", H3F_SPELT_DIFFUSERS, false}, \
-        {diffusers ".ff.net.0.proj.weight", official ".mlp.fc1.weight", H3F_SPELT_DIFFUSERS, true},        \
-        {diffusers ".ff.net.2.weight", official ".mlp.fc2.weight", H3F_SPELT_DIFFUSERS, false}
+#define BLOCK_RULES(official, diffusers)                                                           \
+    {.pattern = official ".norm1.weight", .spelling = H3F_SPELT_OFFICIAL},                         \
+        {.pattern = official ".norm2.weight", .spelling = H3F_SPELT_OFFICIAL},                     \
+        {.pattern = official ".attn.qkv_proj.weight", .spelling = H3F_SPELT_OFFICIAL},             \
+        {.pattern = official ".attn.q_norm.weight", .spelling = H3F_SPELT_OFFICIAL},               \
+        {.pattern = official ".attn.k_norm.weight", .spelling = H3F_SPELT_OFFICIAL},               \
+        {.pattern = official ".attn.out_proj.weight", .spelling = H3F_SPELT_OFFICIAL},             \
+        {.pattern = official ".mlp.fc1.weight", .spelling = H3F_SPELT_OFFICIAL},                   \
+        {.pattern = official ".mlp.fc2.weight", .spelling = H3F_SPELT_OFFICIAL},                   \
+        {diffusers ".norm1.weight", official ".norm1.weight", H3F_SPELT_DIFFUSERS, false},         \
+        {diffusers ".norm2.weight", official ".norm2.weight", H3F_SPELT_DIFFUSERS, false},         \
+        {diffusers ".attn.to_q.weight", official ".attn.to_q.weight", H3F_SPELT_DIFFUSERS, false}, \
+        {diffusers ".attn.to_k.weight", official ".attn.to_k.weight", H3F_SPELT_DIFFUSERS, false}, \
+        {diffusers ".attn.to_v.weight", official ".attn.to_v.weight", H3F_SPELT_DIFFUSERS, false}, \
+        {diffusers ".attn.norm_q.weight", official ".attn.q_norm.weight", H3F_SPELT_DIFFUSERS,     \
+         false},                                                                                   \
+        {diffusers ".attn.norm_k.weight", official ".attn.k_norm.weight", H3F_SPELT_DIFFUSERS,     \
+         false},                                                                                   \
+        {diffusers ".attn.to_out.0.weight", official ".attn.out_proj.weight", H3F_SPELT_DIFFUSERS, \
+         false},                                                                                   \
+        {diffusers ".ff.net.0.proj.weight", official ".mlp.fc1.weight", H3F_SPELT_DIFFUSERS,       \
+         true},                                                                                    \
+    {                                                                                              \
+        diffusers ".ff.net.2.weight", official ".mlp.fc2.weight", H3F_SPELT_DIFFUSERS, false       \
+    }
 
 static const rule transformer_rules[] = {
     BLOCK_RULES("blocks.#", "transformer_blocks.#"),
     BLOCK_RULES("token_refiner.blocks.#", "token_refiner.refiner_blocks.#"),
     {.pattern = "blocks.#.adaln_proj.linear.@", .spelling = H3F_SPELT_OFFICIAL},
-    {"transformer_blocks.#.adaln_proj.linear.@", "blocks.#.adaln_proj.linear.@", H3F_SPELT_DIFFUSERS, false},
+    {"transformer_blocks.#.adaln_proj.linear.@", "blocks.#.adaln_proj.linear.@",
+     H3F_SPELT_DIFFUSERS, false},
     {.pattern = "token_refiner.final_norm.weight"},
     {.pattern = "video_patch_proj.@", .spelling = H3F_SPELT_OFFICIAL},
     {.pattern = "audio_patch_proj.@", .spelling = H3F_SPELT_OFFICIAL},
@@ -59,13 +67,15 @@ static const rule transformer_rules[] = {
     {0},
 };
 
-#define LAYER_RULES(leaf)                                                                                  \
-    {.pattern = "model.language_model.layers.#." leaf},                                                    \
-        {.pattern = "model.layers.#." leaf, .canonical = "model.language_model.layers.#." leaf}
+#define LAYER_RULES(leaf)                                                                     \
+    {.pattern = "model.language_model.layers.#." leaf}, {                                     \
+        .pattern = "model.layers.#." leaf, .canonical = "model.language_model.layers.#." leaf \
+    }
 
 static const rule text_encoder_rules[] = {
     {.pattern = "model.language_model.embed_tokens.weight"},
-    {.pattern = "model.embed_tokens.weight", .canonical = "model.language_model.embed_tokens.weight"},
+    {.pattern = "model.embed_tokens.weight",
+     .canonical = "model.language_model.embed_tokens.weight"},
     LAYER_RULES("input_layernorm.weight"),
     LAYER_RULES("post_attention_layernorm.weight"),
     LAYER_RULES("self_attn.q_proj.weight"),
@@ -120,16 +130,20 @@ static const rule video_vae_rules[] = {
     {"encoder.down_blocks.#.resnets.#.conv_shortcut.@", "encoder.down.#.block.#.nin_shortcut.@",
      H3F_SPELT_DIFFUSERS, false},
     {"encoder.down_blocks.#.resnets.#.*", "encoder.down.#.block.#.*", H3F_SPELT_DIFFUSERS, false},
-    {"encoder.down_blocks.#.downsamplers.0.conv.@", "encoder.down.#.downsample.conv.@", H3F_SPELT_DIFFUSERS,
-     false},
+    {"encoder.down_blocks.#.downsamplers.0.conv.@", "encoder.down.#.downsample.conv.@",
+     H3F_SPELT_DIFFUSERS, false},
     {0},
 };
 
-#define CONVOLUTION_RULES(module)                                                                          \
-    {.pattern = module ".@"}, {.pattern = module ".weight_g"}, {.pattern = module ".weight_v"}
-#define ACTIVATION_RULES(module)                                                                           \
-    {.pattern = module ".act.alpha"}, {.pattern = module ".act.beta"},                                     \
-        {.pattern = module ".upsample.filter"}, {.pattern = module ".downsample.lowpass.filter"}
+#define CONVOLUTION_RULES(module)                                \
+    {.pattern = module ".@"}, {.pattern = module ".weight_g"}, { \
+        .pattern = module ".weight_v"                            \
+    }
+#define ACTIVATION_RULES(module)                                       \
+    {.pattern = module ".act.alpha"}, {.pattern = module ".act.beta"}, \
+        {.pattern = module ".upsample.filter"}, {                      \
+        .pattern = module ".downsample.lowpass.filter"                 \
+    }
 
 static const rule audio_vae_rules[] = {
     {.pattern = "dec_in_proj.@"},

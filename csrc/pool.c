@@ -69,7 +69,8 @@ static void *helper_main(void *argument) {
     return NULL;
 }
 
-/* Helpers take no signals: Ctrl-C and its kin belong to the threads of the program we are part of. */
+/* Helpers take no signals: Ctrl-C and its kin belong to the threads of the program we are part of.
+ */
 static int start_helpers(h3f_context *ctx, h3f_pool *pool) {
     sigset_t all, before;
     sigfillset(&all);
@@ -151,7 +152,8 @@ static int grow_scratch(h3f_context *ctx, h3f_pool *pool, size_t bytes) {
     return H3F_OK;
 }
 
-int h3f_pool_run(h3f_context *ctx, int64_t items, size_t scratch_bytes, h3f_item_fn fn, void *argument) {
+int h3f_pool_run(h3f_context *ctx, int64_t items, size_t scratch_bytes, h3f_item_fn fn,
+                 void *argument) {
     h3f_pool *pool = ctx->pool;
     int status = h3f_poll(ctx);
     if (status == H3F_OK)

@@ -22,8 +22,9 @@ static int map_file(h3f_context *ctx, h3f_safetensors *file) {
     /* Not blocking: somebody may name a pipe. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return errno == ENOENT ? h3f_fail(ctx, H3F_EIO, "%s: no such file", path)
-                               : h3f_fail(ctx, H3F_EIO, "%s: cannot be opened: %s", path, strerror(errno));
+        return errno == ENOENT
+                   ? h3f_fail(ctx, H3F_EIO, "%s: no such file", path)
+                   : h3f_fail(ctx, H3F_EIO, "%s: cannot be opened: %s", path, strerror(errno));
     struct stat info;
     int status = H3F_OK;
     if (fstat(fd, &info) != 0)
@@ -33,8 +34,9 @@ static int map_file(h3f_context *ctx, h3f_safetensors *file) {
     else if (!S_ISREG(info.st_mode))
         status = h3f_fail(ctx, H3F_EIO, "%s: is not a regular file", path);
     else if (info.st_size < LENGTH_BYTES)
-        status = h3f_fail(ctx, H3F_EFORMAT, "%s: is truncated or not a safetensors file (%lld bytes long)",
-                          path, (long long)info.st_size);
+        status = h3f_fail(ctx, H3F_EFORMAT,
+                          "%s: is truncated or not a safetensors file (%lld bytes long)", path,
+                          (long long)info.st_size);
     if (status == H3F_OK) {
         void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED) {
@@ -73,12 +75,17 @@ static int find_header(h3f_context *ctx, const h3f_safetensors *file, uint64_t *
     if (*length > MAX_HEADER || *length == 0 || (left > 0 && !brace)) {
         const char *guess = guess_format(file);
         if (guess)
-            return h3f_fail(ctx, H3F_EFORMAT, "%s: is not a safetensors file but %s", file->path, guess);
-        return h3f_fail(ctx, H3F_EFORMAT, "%s: is not a safetensors file (its header would be %" PRIu64 " bytes long%s)",
+            return h3f_fail(ctx, H3F_EFORMAT, "%s: is not a safetensors file but %s", file->path,
+                            guess);
+        return h3f_fail(ctx, H3F_EFORMAT,
+                        "%s: is not a safetensors file (its header would be %" PRIu64
+                        " bytes long%s)",
                         file->path, *length, brace ? "" : " and does not begin with '{'");
     }
     if (*length > left)
-        return h3f_fail(ctx, H3F_EFORMAT, "%s: is truncated: a header of %" PRIu64 " bytes is announced, %zu are there",
+        return h3f_fail(ctx, H3F_EFORMAT,
+                        "%s: is truncated: a header of %" PRIu64
+                        " bytes is announced, %zu are there",
                         file->path, *length, left);
     return H3F_OK;
 }
@@ -89,15 +96,15 @@ typedef struct header {
     h3f_context *ctx;
     h3f_safetensors *file;
     h3f_json json;
-    int64_t room;            /* tensors that fit file->tensors */
-    const char **meta_keys;  /* of __metadata__ */
+    int64_t room;           /* tensors that fit file->tensors */
+    const char **meta_keys; /* of __metadata__ */
     int64_t meta_count, meta_room;
     bool has_metadata;
 } header;
 
 static int malformed(const header *h) {
-    return h3f_fail(h->ctx, H3F_EFORMAT, "%s: has a malformed header: %s (at byte %zu)", h->file->path,
-                    h->json.fault, h->json.at + LENGTH_BYTES);
+    return h3f_fail(h->ctx, H3F_EFORMAT, "%s: has a malformed header: %s (at byte %zu)",
+                    h->file->path, h->json.fault, h->json.at + LENGTH_BYTES);
 }
 
 /* Room for one more element of *array. */
@@ -212,17 +219,21 @@ static int parse_tensor(header *h, const char *name) {
     }
     if (!fields.dtype || !fields.has_shape || !fields.has_offsets)
         return h3f_fail(h->ctx, H3F_EFORMAT, "%s: tensor '%s' has no %s", path, name,
-                        !fields.dtype ? "dtype" : !fields.has_shape ? "shape" : "data_offsets");
+                        !fields.dtype       ? "dtype"
+                        : !fields.has_shape ? "shape"
+                                            : "data_offsets");
     if (!find_dtype(fields.dtype, &tensor.dtype))
         return h3f_fail(h->ctx, H3F_EDTYPE, "%s: tensor '%s' has the unknown type '%s'", path, name,
                         fields.dtype);
     int64_t bytes = (int64_t)h3f_dtype_size(tensor.dtype);
     for (int32_t i = 0; i < tensor.ndim; i++)
         if (!h3f_mul_size(bytes, tensor.shape[i], &bytes))
-            return h3f_fail(h->ctx, H3F_EFORMAT, "%s: tensor '%s' has an impossible shape", path, name);
+            return h3f_fail(h->ctx, H3F_EFORMAT, "%s: tensor '%s' has an impossible shape", path,
+                            name);
     if (fields.offsets[1] < fields.offsets[0] || fields.offsets[1] - fields.offsets[0] != bytes)
         return h3f_fail(h->ctx, H3F_EFORMAT,
-                        "%s: tensor '%s' lies at bytes %" PRId64 " to %" PRId64 ", its shape and type need %" PRId64 " bytes",
+                        "%s: tensor '%s' lies at bytes %" PRId64 " to %" PRId64
+                        ", its shape and type need %" PRId64 " bytes",
                         path, name, fields.offsets[0], fields.offsets[1], bytes);
     tensor.bytes = bytes;
     /* Where the data begins, as an offset until all are checked. */
@@ -245,7 +256,8 @@ static int parse_header(header *h) {
             const char *key = h3f_json_string(json);
             if (!key || !h3f_json_take(json, ':', "no ':' after a key"))
                 return malformed(h);
-            int status = strcmp(key, "__metadata__") == 0 ? parse_metadata(h) : parse_tensor(h, key);
+            int status =
+                strcmp(key, "__metadata__") == 0 ? parse_metadata(h) : parse_tensor(h, key);
             if (status != H3F_OK)
                 return status;
         } while (h3f_json_try(json, ','));
@@ -282,19 +294,22 @@ static int check_places(const header *h, const h3f_tensor **order, uint64_t data
     for (int64_t i = 0; i < h->file->count; i++) {
         uint64_t begin = offset_of(order[i]);
         if (begin < end)
-            return h3f_fail(h->ctx, H3F_EFORMAT, "%s: tensor '%s' overlaps tensor '%s'", path, order[i]->name,
-                            order[i - 1]->name);
+            return h3f_fail(h->ctx, H3F_EFORMAT, "%s: tensor '%s' overlaps tensor '%s'", path,
+                            order[i]->name, order[i - 1]->name);
         if (begin > end)
-            return h3f_fail(h->ctx, H3F_EFORMAT, "%s: %" PRIu64 " bytes before tensor '%s' belong to no tensor",
-                            path, begin - end, order[i]->name);
+            return h3f_fail(h->ctx, H3F_EFORMAT,
+                            "%s: %" PRIu64 " bytes before tensor '%s' belong to no tensor", path,
+                            begin - end, order[i]->name);
         end = begin + (uint64_t)order[i]->bytes;
     }
     if (end > data_bytes)
-        return h3f_fail(h->ctx, H3F_EFORMAT, "%s: is truncated: its tensors take %" PRIu64 " bytes, %" PRIu64 " are there",
+        return h3f_fail(h->ctx, H3F_EFORMAT,
+                        "%s: is truncated: its tensors take %" PRIu64 " bytes, %" PRIu64
+                        " are there",
                         path, end, data_bytes);
     if (end < data_bytes)
-        return h3f_fail(h->ctx, H3F_EFORMAT, "%s: has %" PRIu64 " bytes after the last tensor", path,
-                        data_bytes - end);
+        return h3f_fail(h->ctx, H3F_EFORMAT, "%s: has %" PRIu64 " bytes after the last tensor",
+                        path, data_bytes - end);
     return H3F_OK;
 }
 
@@ -309,7 +324,8 @@ static int check_header(header *h, uint64_t data_bytes) {
     }
     if (file->count == 0)
         return check_places(h, NULL, data_bytes);
-    const h3f_tensor **order = h3f_alloc(h->ctx, (size_t)file->count * sizeof *order, "a list of tensors");
+    const h3f_tensor **order =
+        h3f_alloc(h->ctx, (size_t)file->count * sizeof *order, "a list of tensors");
     if (!order)
         return H3F_ENOMEM;
     for (int64_t i = 0; i < file->count; i++)
@@ -318,7 +334,8 @@ static int check_header(header *h, uint64_t data_bytes) {
     qsort(order, (size_t)file->count, sizeof *order, compare_names);
     for (int64_t i = 1; i < file->count && status == H3F_OK; i++)
         if (strcmp(order[i - 1]->name, order[i]->name) == 0)
-            status = h3f_fail(h->ctx, H3F_EFORMAT, "%s: has tensor '%s' twice", file->path, order[i]->name);
+            status = h3f_fail(h->ctx, H3F_EFORMAT, "%s: has tensor '%s' twice", file->path,
+                              order[i]->name);
     if (status == H3F_OK) {
         qsort(order, (size_t)file->count, sizeof *order, compare_places);
         status = check_places(h, order, data_bytes);
@@ -345,7 +362,8 @@ int h3f_safetensors_open(h3f_context *ctx, const char *path, h3f_safetensors *fi
     if (!file->strings)
         return H3F_ENOMEM;
     header h = {.ctx = ctx, .file = file};
-    h.json = (h3f_json){.text = file->map + LENGTH_BYTES, .size = (size_t)length, .strings = file->strings};
+    h.json = (h3f_json){
+        .text = file->map + LENGTH_BYTES, .size = (size_t)length, .strings = file->strings};
     const unsigned char *data = file->map + LENGTH_BYTES + length;
     status = parse_header(&h);
     if (status == H3F_OK)

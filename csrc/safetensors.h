@@ -15,9 +15,9 @@ typedef struct h3f_safetensors {
     char *strings; /* what the names point into */
 } h3f_safetensors;
 
-/* H3F_EIO: not there, a folder, not readable. H3F_EFORMAT: not a safetensors file, truncated or malformed;
- * H3F_EDTYPE: an element type we have no name for. The message begins with the path. `file` is zeroed by
- * the caller, and to be closed whatever the result. */
+/* H3F_EIO: not there, a folder, not readable. H3F_EFORMAT: not a safetensors file, truncated or
+ * malformed; H3F_EDTYPE: an element type we have no name for. The message begins with the path.
+ * `file` is zeroed by the caller, and to be closed whatever the result. */
 int h3f_safetensors_open(h3f_context *ctx, const char *path, h3f_safetensors *file);
 void h3f_safetensors_close(h3f_context *ctx, h3f_safetensors *file);
 

@@ -11,8 +11,8 @@ typedef struct problem {
     float *q, *kv;
 } problem;
 
-static problem draw_problem(h_draw *draw, int64_t q_rows, int64_t kv_rows, int32_t heads, int32_t kv_heads,
-                            int32_t head_dim, bool causal) {
+static problem draw_problem(h_draw *draw, int64_t q_rows, int64_t kv_rows, int32_t heads,
+                            int32_t kv_heads, int32_t head_dim, bool causal) {
     int64_t q_stride = heads * head_dim + h_between(draw, 0, 3);
     int64_t kv_stride = 2 * kv_heads * head_dim + h_between(draw, 0, 3);
     problem p = {.q = malloc((size_t)(q_rows * q_stride) * sizeof(float)),
@@ -87,9 +87,10 @@ static void check_problem(h3f_context *ctx, const problem *p) {
     float *out = run(ctx, p), *expected = expected_attention(p);
     double difference = h_difference(out, expected, a->q_rows * a->out_stride);
     if (!(difference < 1e-5))
-        h_failed(__FILE__, __LINE__, "%s: %lld x %lld, heads %d / %d, head_dim %d, causal %d: off by %g",
-                 h3f_isa_name(ctx), (long long)a->q_rows, (long long)a->kv_rows, a->heads, a->kv_heads,
-                 a->head_dim, a->causal, difference);
+        h_failed(__FILE__, __LINE__,
+                 "%s: %lld x %lld, heads %d / %d, head_dim %d, causal %d: off by %g",
+                 h3f_isa_name(ctx), (long long)a->q_rows, (long long)a->kv_rows, a->heads,
+                 a->kv_heads, a->head_dim, a->causal, difference);
     free(out);
     free(expected);
 }
@@ -171,7 +172,8 @@ static void in_place(h3f_context *ctx) {
     a.out = p.q;
     CHECK_OK(ctx, h3f_attention_run(ctx, &a));
     for (int64_t row = 0; row < a.q_rows; row++)
-        CHECK(memcmp(apart + row * a.out_stride, p.q + row * a.out_stride, 80 * sizeof(float)) == 0);
+        CHECK(memcmp(apart + row * a.out_stride, p.q + row * a.out_stride, 80 * sizeof(float)) ==
+              0);
     free(apart);
     free_problem(&p);
 }

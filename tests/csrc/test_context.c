@@ -110,8 +110,8 @@ static void note_progress(void *user, const char *stage, int64_t done, int64_t t
     sprintf(user, "%s %lld/%lld", stage, (long long)done, (long long)total);
 }
 
-static void note_tap(void *user, const char *name, int64_t row, int64_t rows, int64_t total_rows, int64_t cols,
-                     const float *data) {
+static void note_tap(void *user, const char *name, int64_t row, int64_t rows, int64_t total_rows,
+                     int64_t cols, const float *data) {
     sprintf(user, "%s %lld+%lld of %lld x %lld: %g", name, (long long)row, (long long)rows,
             (long long)total_rows, (long long)cols, (double)data[0]);
 }

@@ -26,7 +26,8 @@ static void store(int32_t dtype, float value, unsigned char *out) {
         half = (uint16_t)((bits >> 16 & 0x8000) | (bits >> 13 & 0x3FF));
         half = exponent > 0 ? (uint16_t)(half | exponent << 10) : (uint16_t)(half & 0x8000);
     }
-    memcpy(out, dtype == H3F_F32 ? (const void *)&bits : (const void *)&half, dtype == H3F_F32 ? 4 : 2);
+    memcpy(out, dtype == H3F_F32 ? (const void *)&bits : (const void *)&half,
+           dtype == H3F_F32 ? 4 : 2);
 }
 
 static problem draw_problem(h_draw *draw, int64_t m, int64_t rows, int64_t cols, int32_t dtype) {
@@ -121,8 +122,9 @@ static void each_isa(void (*check)(h3f_context *ctx)) {
 static void drawn_shapes(h3f_context *ctx) {
     h_draw draw = {11};
     for (int i = 0; i < 250; i++) {
-        problem p = draw_problem(&draw, h_between(&draw, 1, i % 4 ? 33 : 3), h_between(&draw, 1, 80),
-                                 h_between(&draw, 1, i % 5 ? 130 : 900), dtypes[i % 3]);
+        problem p =
+            draw_problem(&draw, h_between(&draw, 1, i % 4 ? 33 : 3), h_between(&draw, 1, 80),
+                         h_between(&draw, 1, i % 5 ? 130 : 900), dtypes[i % 3]);
         check_problem(ctx, &p);
         free_problem(&p);
     }
@@ -220,8 +222,9 @@ static void special_values(h3f_context *ctx) {
     float *y = run(ctx, &p);
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t n = 0; n < 40; n++)
-            CHECK(i == 3 ? isnan(y[i * p.ldy + n]) : i == 5 ? !isfinite(y[i * p.ldy + n])
-                                                            : isfinite(y[i * p.ldy + n]));
+            CHECK(i == 3   ? isnan(y[i * p.ldy + n])
+                  : i == 5 ? !isfinite(y[i * p.ldy + n])
+                           : isfinite(y[i * p.ldy + n]));
     free(y);
     free_problem(&p);
 }
@@ -284,7 +287,8 @@ static void *run_twin(void *argument) {
     void *scratch = h3f_alloc(ctx, h3f_linear_scratch(self->p->m, self->p->linear.w.cols), "x");
     self->y = calloc((size_t)(self->p->m * self->p->ldy), sizeof *self->y);
     for (int i = 0; i < 5; i++)
-        h3f_linear_run(ctx, &self->p->linear, self->p->x, self->p->m, self->y, self->p->ldy, scratch);
+        h3f_linear_run(ctx, &self->p->linear, self->p->x, self->p->m, self->y, self->p->ldy,
+                       scratch);
     h3f_free(ctx, scratch);
     h3f_context_free(ctx);
     return NULL;

@@ -19,7 +19,8 @@ static void each_isa(void (*check)(h3f_context *ctx, h3f_context *plain)) {
     h3f_context_free(plain);
 }
 
-/* Drawn values that begin one float past an aligned place, now and then with something special among them. */
+/* Drawn values that begin one float past an aligned place, now and then with something special
+ * among them. */
 static float *drawn(h_draw *draw, int64_t count) {
     float *values = malloc((size_t)(count + 1) * sizeof *values);
     h_fill(draw, values, count + 1);
@@ -38,8 +39,8 @@ static float *copy_of(const float *values, int64_t count) {
     return copy + 1;
 }
 
-static void check_same(h3f_context *ctx, const char *what, const float *actual, const float *expected,
-                       int64_t count, double bound) {
+static void check_same(h3f_context *ctx, const char *what, const float *actual,
+                       const float *expected, int64_t count, double bound) {
     double difference = h_difference(actual, expected, count);
     if (!(difference <= bound))
         h_failed(__FILE__, __LINE__, "%s: %s of %lld values: off by %g", h3f_isa_name(ctx), what,
@@ -54,7 +55,8 @@ static void norms(h3f_context *ctx, h3f_context *plain) {
     for (int i = 0; i < 100; i++) {
         norm_fn *norm = functions[i % 2];
         int64_t rows = h_between(&draw, 1, 40), cols = h_between(&draw, 1, i % 10 ? 70 : MOST);
-        float *x = drawn(&draw, rows * cols), *weight = drawn(&draw, cols), *bias = drawn(&draw, cols);
+        float *x = drawn(&draw, rows * cols), *weight = drawn(&draw, cols),
+              *bias = drawn(&draw, cols);
         float *out = copy_of(x, rows * cols), *expected = copy_of(x, rows * cols);
         h3f_norm options = {.rows = rows, .cols = cols, .eps = 1e-6F};
         options.weight = i % 3 ? weight : NULL;
@@ -87,11 +89,13 @@ static void test_norms_of_known_rows(void) {
 static void rotations(h3f_context *ctx, h3f_context *plain) {
     h_draw draw = {32};
     for (int i = 0; i < 60; i++) {
-        h3f_rotary rotary = {.rows = h_between(&draw, 1, 60), .heads = (int32_t)h_between(&draw, 1, 4)};
+        h3f_rotary rotary = {.rows = h_between(&draw, 1, 60),
+                             .heads = (int32_t)h_between(&draw, 1, 4)};
         rotary.head_dim = (int32_t)h_between(&draw, 1, 130);
         rotary.pairs = (int32_t)h_between(&draw, 0, rotary.head_dim / 2);
         rotary.stride = (int64_t)rotary.heads * rotary.head_dim + h_between(&draw, 0, 2);
-        float *cosine = drawn(&draw, rotary.rows * rotary.pairs), *sine = drawn(&draw, rotary.rows * rotary.pairs);
+        float *cosine = drawn(&draw, rotary.rows * rotary.pairs),
+              *sine = drawn(&draw, rotary.rows * rotary.pairs);
         int64_t count = rotary.rows * rotary.stride;
         float *x = drawn(&draw, count), *expected = copy_of(x, count);
         rotary.cosine = cosine;
@@ -123,7 +127,8 @@ static void modulations(h3f_context *ctx, h3f_context *plain) {
     h_draw draw = {33};
     for (int i = 0; i < 60; i++) {
         int64_t rows = h_between(&draw, 1, 50), cols = h_between(&draw, 1, i % 10 ? 60 : MOST);
-        float *tables = drawn(&draw, 3 * cols), *x = drawn(&draw, rows * cols), *branch = drawn(&draw, rows * cols);
+        float *tables = drawn(&draw, 3 * cols), *x = drawn(&draw, rows * cols),
+              *branch = drawn(&draw, rows * cols);
         const float *shift[50], *scale[50];
         for (int64_t row = 0; row < rows; row++) {
             shift[row] = tables + h_between(&draw, 0, 2) * cols;
@@ -188,7 +193,8 @@ static void test_exp_is_within_an_ulp(void) {
     }
     CHECK(worst < 1.05);
     CHECK(h3f_exp(0) == 1 && h3f_exp(-INFINITY) == 0 && h3f_exp(INFINITY) == INFINITY);
-    CHECK(h3f_exp(-0.0F) == 1 && h3f_exp(200) == INFINITY && h3f_exp(-200) == 0 && isnan(h3f_exp(NAN)));
+    CHECK(h3f_exp(-0.0F) == 1 && h3f_exp(200) == INFINITY && h3f_exp(-200) == 0 &&
+          isnan(h3f_exp(NAN)));
     CHECK(fabsf(h3f_exp(-100) / expf(-100) - 1) < 0.02F); /* a subnormal has few bits */
 }
 
@@ -216,10 +222,10 @@ static void test_widening_is_exact(void) {
     h3f_widen(H3F_F16, bytes + 1, 65536, wide);
     for (int i = 0; i < 65536; i++) {
         int exponent = i >> 10 & 31, mantissa = i & 1023;
-        double expected = exponent == 0    ? ldexp(mantissa, -24)
-                          : exponent < 31  ? ldexp(1024 + mantissa, exponent - 25)
-                          : mantissa == 0  ? INFINITY
-                                           : NAN;
+        double expected = exponent == 0   ? ldexp(mantissa, -24)
+                          : exponent < 31 ? ldexp(1024 + mantissa, exponent - 25)
+                          : mantissa == 0 ? INFINITY
+                                          : NAN;
         expected = i & 0x8000 ? -expected : expected;
         CHECK(isnan(expected) ? isnan(wide[i]) != 0
                               : (double)wide[i] == expected && !signbit(wide[i]) == !(i & 0x8000));

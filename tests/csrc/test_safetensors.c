@@ -9,7 +9,8 @@
 
 static h3f_context *ctx;
 
-/* The bytes of a file: announced length, header, `data_bytes` bytes of data. Freed by the caller. */
+/* The bytes of a file: announced length, header, `data_bytes` bytes of data. Freed by the caller.
+ */
 static unsigned char *file_bytes(const char *header, size_t data_bytes, size_t *size) {
     size_t length = strlen(header);
     *size = 8 + length + data_bytes;
@@ -43,21 +44,22 @@ static int open_and_close(const char *path) {
 /* ---- what is read ---- */
 
 static void test_tensors_are_found_with_type_shape_and_place(void) {
-    const char *path = write_file(
-        "good.safetensors",
-        "{\"__metadata__\":{\"format\":\"pt\",\"other\":\"\\u00e9\"},\n"
-        " \"b\" : {\"dtype\":\"F32\", \"shape\":[2,3], \"data_offsets\":[4,28]},\t"
-        "\"a\":{\"shape\":[2],\"data_offsets\":[0,4],\"dtype\":\"BF16\"},"
-        "\"scalar\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[28,36]},"
-        "\"empty\":{\"dtype\":\"U8\",\"shape\":[5,0,7],\"data_offsets\":[28,28]}}   ",
-        36);
+    const char *path =
+        write_file("good.safetensors",
+                   "{\"__metadata__\":{\"format\":\"pt\",\"other\":\"\\u00e9\"},\n"
+                   " \"b\" : {\"dtype\":\"F32\", \"shape\":[2,3], \"data_offsets\":[4,28]},\t"
+                   "\"a\":{\"shape\":[2],\"data_offsets\":[0,4],\"dtype\":\"BF16\"},"
+                   "\"scalar\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[28,36]},"
+                   "\"empty\":{\"dtype\":\"U8\",\"shape\":[5,0,7],\"data_offsets\":[28,28]}}   ",
+                   36);
     h3f_safetensors file = {0};
     CHECK_OK(ctx, h3f_safetensors_open(ctx, path, &file));
     CHECK_INT(file.count, 4);
     const h3f_tensor *b = &file.tensors[0], *a = &file.tensors[1], *scalar = &file.tensors[2];
     CHECK_TEXT(b->name, "b");
     CHECK_TEXT(b->file, path);
-    CHECK(b->dtype == H3F_F32 && b->ndim == 2 && b->shape[0] == 2 && b->shape[1] == 3 && b->bytes == 24);
+    CHECK(b->dtype == H3F_F32 && b->ndim == 2 && b->shape[0] == 2 && b->shape[1] == 3 &&
+          b->bytes == 24);
     CHECK(((const unsigned char *)b->data)[0] == 4 && ((const unsigned char *)b->data)[23] == 27);
     CHECK(a->dtype == H3F_BF16 && a->bytes == 4 && ((const unsigned char *)a->data)[0] == 0);
     CHECK(scalar->ndim == 0 && scalar->bytes == 8);
@@ -76,15 +78,17 @@ static void test_every_element_type_is_known(void) {
         int32_t dtype;
         int bytes;
     } types[] = {
-        {"F32", H3F_F32, 4},   {"F16", H3F_F16, 2},        {"BF16", H3F_BF16, 2},      {"F64", H3F_F64, 8},
-        {"I8", H3F_I8, 1},     {"U8", H3F_U8, 1},          {"I16", H3F_I16, 2},        {"U16", H3F_U16, 2},
-        {"I32", H3F_I32, 4},   {"U32", H3F_U32, 4},        {"I64", H3F_I64, 8},        {"U64", H3F_U64, 8},
+        {"F32", H3F_F32, 4},   {"F16", H3F_F16, 2},         {"BF16", H3F_BF16, 2},
+        {"F64", H3F_F64, 8},   {"I8", H3F_I8, 1},           {"U8", H3F_U8, 1},
+        {"I16", H3F_I16, 2},   {"U16", H3F_U16, 2},         {"I32", H3F_I32, 4},
+        {"U32", H3F_U32, 4},   {"I64", H3F_I64, 8},         {"U64", H3F_U64, 8},
         {"BOOL", H3F_BOOL, 1}, {"F8_E4M3", H3F_F8_E4M3, 1}, {"F8_E5M2", H3F_F8_E5M2, 1},
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char header[200];
         int bytes = types[i].bytes * 3;
-        sprintf(header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%d]}}", types[i].word, bytes);
+        sprintf(header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%d]}}",
+                types[i].word, bytes);
         h3f_safetensors file = {0};
         CHECK_OK(ctx, h3f_safetensors_open(ctx, write_file("type", header, (size_t)bytes), &file));
         CHECK_INT(file.tensors[0].dtype, types[i].dtype);
@@ -93,8 +97,10 @@ static void test_every_element_type_is_known(void) {
 }
 
 static void test_names_are_decoded(void) {
-    const char *path = write_file("names", "{\"a\\u0041\\n\\\"\\\\\\/\\ud83e\\udd8a\\u00df\\u20ac\xC3\xA9\":"
-                                           "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
+    const char *path = write_file("names",
+                                  "{\"a\\u0041\\n\\\"\\\\\\/\\ud83e\\udd8a\\u00df\\u20ac\xC3\xA9\":"
+                                  "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+                                  1);
     h3f_safetensors file = {0};
     CHECK_OK(ctx, h3f_safetensors_open(ctx, path, &file));
     CHECK_TEXT(file.tensors[0].name, "aA\n\"\\/\xF0\x9F\xA6\x8A\xC3\x9F\xE2\x82\xAC\xC3\xA9");
@@ -102,7 +108,8 @@ static void test_names_are_decoded(void) {
 }
 
 static void test_paths_with_spaces_and_other_letters_work(void) {
-    CHECK_OK(ctx, open_and_close(write_file("mod\xC3\xA8le \xE6\xA8\xA1 (1).safetensors", "{}", 0)));
+    CHECK_OK(ctx,
+             open_and_close(write_file("mod\xC3\xA8le \xE6\xA8\xA1 (1).safetensors", "{}", 0)));
 }
 
 /* ---- what is refused ---- */
@@ -148,19 +155,23 @@ static const struct {
     {"{\"a\":" T("[0,8]") ",\"\\u0061\":" T("[8,16]") "}", 16, "has tensor 'a' twice"},
     {"{\"a\":" T("[0,8]") ",\"b\":" T("[0,8]") "}", 8, "overlaps tensor"},
     {"{\"a\":" T("[0,8]") ",\"b\":" T("[4,12]") "}", 12, "tensor 'b' overlaps tensor 'a'"},
-    {"{\"a\":" T("[0,8]") ",\"b\":" T("[12,20]") "}", 20, "4 bytes before tensor 'b' belong to no tensor"},
+    {"{\"a\":" T("[0,8]") ",\"b\":" T("[12,20]") "}", 20,
+     "4 bytes before tensor 'b' belong to no tensor"},
     {"{\"a\":" T("[4,12]") "}", 12, "4 bytes before tensor 'a' belong to no tensor"},
     {"{\"a\":" T("[0,8]") "}", 9, "has 1 bytes after the last tensor"},
     {"{}", 3, "has 3 bytes after the last tensor"},
     {"{\"a\":" T("[0,8]") "}", 7, "is truncated: its tensors take 8 bytes, 7 are there"},
     {"{\"a\":" T("[0,9]") "}", 9, "lies at bytes 0 to 9, its shape and type need 8 bytes"},
     {"{\"a\":" T("[8,0]") "}", 8, "lies at bytes 8 to 0, its shape and type need 8 bytes"},
-    {"{\"a\":" T("[9223372036854775800,9223372036854775807]") "}", 8, "its shape and type need 8 bytes"},
-    {"{\"a\":" T("[9223372036854775799,9223372036854775807]") "}", 8, "before tensor 'a' belong to no tensor"},
+    {"{\"a\":" T("[9223372036854775800,9223372036854775807]") "}", 8,
+     "its shape and type need 8 bytes"},
+    {"{\"a\":" T("[9223372036854775799,9223372036854775807]") "}", 8,
+     "before tensor 'a' belong to no tensor"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0,
      "tensor 'a' has an impossible shape"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775807,0,9223372036854775807],\"data_offsets\":[0,0]}}", 0,
-     "tensor 'a' has an impossible shape"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775807,0,9223372036854775807],\"data_"
+     "offsets\":[0,0]}}",
+     0, "tensor 'a' has an impossible shape"},
     {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
     {"{\"__metadata__\":{\"a\":5}}", 0, "no string where one is due"},
     {"{\"__metadata__\":{\"a\":{}}}", 0, "no string where one is due"},
@@ -190,25 +201,27 @@ static const struct {
 
 static void test_malformed_headers_are_refused_in_words(void) {
     for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
-        const char *path = write_file("bad file.safetensors", malformed[i].header, malformed[i].data_bytes);
+        const char *path =
+            write_file("bad file.safetensors", malformed[i].header, malformed[i].data_bytes);
         int status = open_and_close(path);
         if (status != H3F_EFORMAT || !strstr(h3f_error(ctx), malformed[i].sentence))
-            h_failed(__FILE__, __LINE__, "header %s\n    gives %d \"%s\", not \"%s\"", malformed[i].header, status,
-                     h3f_error(ctx), malformed[i].sentence);
+            h_failed(__FILE__, __LINE__, "header %s\n    gives %d \"%s\", not \"%s\"",
+                     malformed[i].header, status, h3f_error(ctx), malformed[i].sentence);
         CHECK(strncmp(h3f_error(ctx), path, strlen(path)) == 0);
     }
 }
 
 static void test_an_unknown_type_is_refused(void) {
-    const char *path = write_file("type", "{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1);
+    const char *path =
+        write_file("type", "{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1);
     CHECK_INT(open_and_close(path), H3F_EDTYPE);
     CHECK_HAS(h3f_error(ctx), "tensor 'a' has the unknown type 'F4'");
 }
 
 static void test_a_file_cut_at_any_byte_is_refused_with_its_path(void) {
     size_t size;
-    unsigned char *bytes = file_bytes("{\"__metadata__\":{\"k\":\"v\"},\"a\":" T("[0,8]") ",\"b\":" T("[8,16]") "}  ", 16,
-                                      &size);
+    unsigned char *bytes = file_bytes(
+        "{\"__metadata__\":{\"k\":\"v\"},\"a\":" T("[0,8]") ",\"b\":" T("[8,16]") "}  ", 16, &size);
     for (size_t cut = 0; cut < size; cut++) {
         const char *path = h_path("cut.safetensors");
         h_write(path, bytes, cut);
@@ -224,7 +237,8 @@ static void test_a_file_cut_at_any_byte_is_refused_with_its_path(void) {
 /* Any single byte changed: refused or read, but never a crash, a leak or memory out of bounds. */
 static void test_a_file_with_any_byte_changed_does_no_harm(void) {
     size_t size;
-    unsigned char *bytes = file_bytes("{\"__metadata__\":{\"k\":\"\\u00e9\"},\"a\":" T("[0,8]") "}", 8, &size);
+    unsigned char *bytes =
+        file_bytes("{\"__metadata__\":{\"k\":\"\\u00e9\"},\"a\":" T("[0,8]") "}", 8, &size);
     static const unsigned char values[] = {0, 1, '"', '{', '}', '\\', '9', ',', 0x80, 0xC3, 0xFF};
     for (size_t at = 0; at < size; at++) {
         unsigned char kept = bytes[at];
@@ -248,13 +262,17 @@ static void test_what_is_not_a_safetensors_file_is_named(void) {
         {"", 0, "is truncated or not a safetensors file (0 bytes long)"},
         {"GGUF\x03\0\0\0\0\0\0\0", 12, "is not a safetensors file but a GGUF file"},
         {"PK\x03\x04\0\0\x08\x08\0\0", 10, "but a zip archive, such as torch.save writes"},
-        {"version https://git-lfs.github.com/spec/v1\n", 43, "but a Git LFS pointer: the file itself was not"},
+        {"version https://git-lfs.github.com/spec/v1\n", 43,
+         "but a Git LFS pointer: the file itself was not"},
         {"<!DOCTYPE html><html></html>", 28, "but a web page"},
-        {"\x02\0\0\0\0\0\0\0[]", 10, "is not a safetensors file (its header would be 2 bytes long and does not"},
+        {"\x02\0\0\0\0\0\0\0[]", 10,
+         "is not a safetensors file (its header would be 2 bytes long and does not"},
         {"\0\0\0\0\0\0\0\0{}", 10, "is not a safetensors file (its header would be 0 bytes long)"},
-        {"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}", 10, "its header would be 18446744073709551615 bytes"},
+        {"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF{}", 10,
+         "its header would be 18446744073709551615 bytes"},
         {"\x01\xE1\xF5\x05\0\0\0\0{}", 10, "its header would be 100000001 bytes"},
-        {"\0\xE1\xF5\x05\0\0\0\0{}", 10, "truncated: a header of 100000000 bytes is announced, 2 are there"},
+        {"\0\xE1\xF5\x05\0\0\0\0{}", 10,
+         "truncated: a header of 100000000 bytes is announced, 2 are there"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = h_path("other");
@@ -283,7 +301,8 @@ static void test_what_cannot_be_opened_is_named(void) {
 }
 
 static void test_any_allocation_may_fail(void) {
-    const char *path = write_file("oom", "{\"__metadata__\":{\"k\":\"v\"},\"a\":" T("[0,8]") "}", 8);
+    const char *path =
+        write_file("oom", "{\"__metadata__\":{\"k\":\"v\"},\"a\":" T("[0,8]") "}", 8);
     int64_t before = h3f_memory_now(ctx);
     int status = H3F_ENOMEM, failures = 0;
     for (int64_t n = 0; status != H3F_OK; n++) {
