@@ -34,6 +34,14 @@ struct h3f_context {
 int h3f_fail(h3f_context *ctx, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Passes a callee's failure on. */
+#define H3F_TRY(call)                                                                              \
+    do {                                                                                           \
+        const int h3f_code_ = (call);                                                              \
+        if (h3f_code_ != H3F_OK)                                                                   \
+            return h3f_code_;                                                                      \
+    } while (0)
+
 /* H3F_ECANCELLED (with its message) when a cancel is pending, else H3F_OK. */
 int h3f_poll(h3f_context *ctx);
 
