@@ -6,13 +6,6 @@
 
 #include "pool.h"
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const int code_ = (call);                                                                  \
-        if (code_ != H3F_OK)                                                                       \
-            return code_;                                                                          \
-    } while (0)
-
 enum {
     PHASE_TAPS = H3F_FILTER_TAPS / 2,
     /* An output needs the doubled signal 3 rows to both sides of its own two, and these need x 3
@@ -38,12 +31,12 @@ void h3f_activation_layout(h3f_arena *arena, h3f_activation *activation) {
 int h3f_activation_load(const h3f_checkpoint *checkpoint, h3f_activation *activation) {
     const int32_t channels = activation->channels;
     const char *name = activation->name;
-    TRY(h3f_read_vector(checkpoint, channels, activation->alpha, "%s.act.alpha", name));
-    TRY(h3f_read_vector(checkpoint, channels, activation->inverse, "%s.act.beta", name));
-    TRY(h3f_read_vector(checkpoint, H3F_FILTER_TAPS, activation->filter_up, "%s.upsample.filter",
-                        name));
-    TRY(h3f_read_vector(checkpoint, H3F_FILTER_TAPS, activation->filter_down,
-                        "%s.downsample.lowpass.filter", name));
+    H3F_TRY(h3f_read_vector(checkpoint, channels, activation->alpha, "%s.act.alpha", name));
+    H3F_TRY(h3f_read_vector(checkpoint, channels, activation->inverse, "%s.act.beta", name));
+    H3F_TRY(h3f_read_vector(checkpoint, H3F_FILTER_TAPS, activation->filter_up,
+                            "%s.upsample.filter", name));
+    H3F_TRY(h3f_read_vector(checkpoint, H3F_FILTER_TAPS, activation->filter_down,
+                            "%s.downsample.lowpass.filter", name));
     for (int32_t c = 0; c < channels; c++) {
         activation->alpha[c] = expf(activation->alpha[c]);
         activation->inverse[c] = 1.0F / (expf(activation->inverse[c]) + 1e-9F);

@@ -6,13 +6,6 @@
 
 #include "pool.h"
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const int code_ = (call);                                                                  \
-        if (code_ != H3F_OK)                                                                       \
-            return code_;                                                                          \
-    } while (0)
-
 /* Windows are copied out this many values at a time, at least: enough rows for the product to be
  * worth reading the weights for, and still few megabytes. */
 enum { COLUMN_VALUES = 1 << 22, COLUMN_ROWS = 64, GATHER_ROWS = 32 };
@@ -49,7 +42,7 @@ static int find_weight(const h3f_checkpoint *checkpoint, const h3f_conv *conv, h
     char name[96];
     snprintf(name, sizeof name, "%s.%s", conv->name,
              is_folded(checkpoint, conv) ? "weight" : "weight_v");
-    TRY(h3f_checkpoint_find(checkpoint, name, tensor));
+    H3F_TRY(h3f_checkpoint_find(checkpoint, name, tensor));
     if (tensor->dtype != H3F_F32 && tensor->dtype != H3F_F16 && tensor->dtype != H3F_BF16)
         return h3f_fail(h3f_checkpoint_context(checkpoint), H3F_EDTYPE,
                         "%s: tensor '%s' is not of type F32, F16 or BF16", tensor->file, name);
@@ -77,14 +70,14 @@ static int check_kernel(const h3f_checkpoint *checkpoint, const h3f_tensor *tens
 
 int h3f_conv_find(const h3f_checkpoint *checkpoint, h3f_conv *conv) {
     h3f_tensor tensor;
-    TRY(find_weight(checkpoint, conv, &tensor));
+    H3F_TRY(find_weight(checkpoint, conv, &tensor));
     const int out_axis = conv->rate ? 1 : 0;
     if (tensor.ndim != 3 || !fits(tensor.shape[out_axis], conv->out) ||
         !fits(tensor.shape[1 - out_axis], conv->in) || !fits(tensor.shape[2], conv->kernel))
         return shape_failure(checkpoint, &tensor, conv);
     conv->out = (int32_t)tensor.shape[out_axis];
     conv->kernel = (int32_t)tensor.shape[2];
-    TRY(check_kernel(checkpoint, &tensor, conv));
+    H3F_TRY(check_kernel(checkpoint, &tensor, conv));
     if (conv->rate) {
         conv->dilation = 1;
         conv->taps = (conv->kernel + conv->rate - 1) / conv->rate;
@@ -153,7 +146,7 @@ static void fold_row(void *argument, int64_t item, void *scratch) {
 static int load_bias(const h3f_checkpoint *checkpoint, const h3f_conv *conv) {
     if (!conv->biased)
         return H3F_OK;
-    TRY(h3f_read_vector(checkpoint, conv->out, conv->bias, "%s.bias", conv->name));
+    H3F_TRY(h3f_read_vector(checkpoint, conv->out, conv->bias, "%s.bias", conv->name));
     for (int32_t phase = 1; phase < conv->rate; phase++)
         memcpy(conv->bias + (int64_t)phase * conv->out, conv->bias,
                (size_t)conv->out * sizeof(float));
@@ -164,8 +157,8 @@ int h3f_conv_load(const h3f_checkpoint *checkpoint, h3f_conv *conv) {
     h3f_context *ctx = h3f_checkpoint_context(checkpoint);
     const int64_t rows = outputs_a_row(conv), cols = (int64_t)conv->taps * conv->in;
     h3f_tensor stored;
-    TRY(load_bias(checkpoint, conv));
-    TRY(find_weight(checkpoint, conv, &stored));
+    H3F_TRY(load_bias(checkpoint, conv));
+    H3F_TRY(find_weight(checkpoint, conv, &stored));
     float *gain = NULL;
     if (!is_folded(checkpoint, conv)) {
         gain = h3f_alloc(ctx, (size_t)stored.shape[0] * sizeof(float),
@@ -269,9 +262,9 @@ int h3f_conv_run(h3f_context *ctx, const h3f_conv *conv, const float *x, int64_t
                           .rows = rows - row < chunk ? rows - row : chunk,
                           .columns = scratch};
         const int64_t items = (job.rows + GATHER_ROWS - 1) / GATHER_ROWS;
-        TRY(h3f_pool_run(ctx, items, 0, gather_rows, &job));
-        TRY(h3f_linear_run(ctx, &conv->linear, job.columns, job.rows, y + row * outputs, outputs,
-                           linear_scratch));
+        H3F_TRY(h3f_pool_run(ctx, items, 0, gather_rows, &job));
+        H3F_TRY(h3f_linear_run(ctx, &conv->linear, job.columns, job.rows, y + row * outputs,
+                               outputs, linear_scratch));
     }
     *result = y + (int64_t)conv->lead * conv->out;
     return H3F_OK;

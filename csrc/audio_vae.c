@@ -2,225 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "audio_activation.h"
-#include "audio_conv.h"
+#include "audio_net.h"
 #include "pool.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const int code_ = (call);                                                                  \
-        if (code_ != H3F_OK)                                                                       \
-            return code_;                                                                          \
-    } while (0)
 
 enum {
     MOST_LATENTS = 1 << 20, /* seven hours */
     ADD_VALUES = 1 << 14    /* of an item when signals are added */
 };
-
-/* The convolutions of a vae, in the order of the list; then the upsamplers and the blocks'. */
-enum { DEC_IN_PROJ, CONV_PRE, CONV_POST, FIRST_UP };
-/* Its activations; then the blocks'. */
-enum { ACTIVATION_POST, FIRST_ACTIVATION };
-
-struct h3f_audio_vae {
-    h3f_context *ctx;
-    h3f_audio_vae_config config;
-    int32_t hop;
-    int32_t conv_count, activation_count;
-    h3f_conv *convs;
-    h3f_activation *activations;
-    h3f_arena weights; /* folded */
-};
-
-/* Of block `block` (counted through all stages): its dilation m has the convolutions 2m (dilated)
- * and 2m + 1, and an activation before each. */
-static h3f_conv *block_conv(const h3f_audio_vae *vae, int32_t block, int32_t n) {
-    return &vae->convs[FIRST_UP + vae->config.stages + block * 2 * vae->config.dilations + n];
-}
-
-static h3f_activation *block_activation(const h3f_audio_vae *vae, int32_t block, int32_t n) {
-    return &vae->activations[FIRST_ACTIVATION + block * 2 * vae->config.dilations + n];
-}
-
-/* ---- open ---- */
-
-static int check_list(h3f_context *ctx, const char *name, const int32_t *values, int32_t count,
-                      int32_t most_count, int32_t most) {
-    if (count < 1 || count > most_count)
-        return h3f_fail(ctx, H3F_EINVAL, "audio VAE: %d %s, expected 1 to %d", count, name,
-                        most_count);
-    for (int32_t i = 0; i < count; i++)
-        if (values[i] < 1 || values[i] > most)
-            return h3f_fail(ctx, H3F_EINVAL, "audio VAE: %s %d is %d, expected 1 to %d", name, i,
-                            values[i], most);
-    return H3F_OK;
-}
-
-static int check_config(h3f_context *ctx, const h3f_audio_vae_config *config) {
-    TRY(check_list(ctx, "latent_channels", &config->latent_channels, 1, 1, 65536));
-    TRY(check_list(ctx, "rates", config->rates, config->stages, H3F_AUDIO_MAX_STAGES, 1024));
-    TRY(check_list(ctx, "kernel_sizes", config->kernel_sizes, config->kernels,
-                   H3F_AUDIO_MAX_KERNELS, 1023));
-    return check_list(ctx, "dilation_sizes", config->dilation_sizes, config->dilations,
-                      H3F_AUDIO_MAX_DILATIONS, 1024);
-}
-
-static int set_hop(h3f_audio_vae *vae) {
-    int64_t hop = 1;
-    for (int32_t i = 0; i < vae->config.stages; i++) {
-        hop *= vae->config.rates[i];
-        if (hop > 1 << 20)
-            return h3f_fail(vae->ctx, H3F_EINVAL, "audio VAE: the rates multiply to more than %d",
-                            1 << 20);
-    }
-    vae->hop = (int32_t)hop;
-    return H3F_OK;
-}
-
-static int find_conv(const h3f_checkpoint *checkpoint, h3f_conv *conv, h3f_conv wanted,
-                     const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-static int find_conv(const h3f_checkpoint *checkpoint, h3f_conv *conv, h3f_conv wanted,
-                     const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    *conv = wanted;
-    vsnprintf(conv->name, sizeof conv->name, format, arguments);
-    va_end(arguments);
-    return h3f_conv_find(checkpoint, conv);
-}
-
-static int find_block(const h3f_checkpoint *checkpoint, h3f_audio_vae *vae, int32_t block,
-                      int32_t channels) {
-    const h3f_audio_vae_config *config = &vae->config;
-    h3f_conv wanted = {.in = channels,
-                       .out = channels,
-                       .kernel = config->kernel_sizes[block % config->kernels],
-                       .biased = true};
-    for (int32_t n = 0; n < 2 * config->dilations; n++) {
-        const bool dilated = n % 2 == 0;
-        wanted.dilation = dilated ? config->dilation_sizes[n / 2] : 1;
-        TRY(find_conv(checkpoint, block_conv(vae, block, n), wanted, "decoder.resblocks.%d.%s.%d",
-                      block, dilated ? "convs1" : "convs2", n / 2));
-        h3f_activation *activation = block_activation(vae, block, n);
-        activation->channels = channels;
-        snprintf(activation->name, sizeof activation->name, "decoder.resblocks.%d.activations.%d",
-                 block, n);
-    }
-    return H3F_OK;
-}
-
-static int find_stage(const h3f_checkpoint *checkpoint, h3f_audio_vae *vae, int32_t stage,
-                      int32_t *channels) {
-    const h3f_audio_vae_config *config = &vae->config;
-    h3f_conv *up = &vae->convs[FIRST_UP + stage];
-    const h3f_conv wanted = {.in = *channels, .rate = config->rates[stage], .biased = true};
-    TRY(find_conv(checkpoint, up, wanted, "decoder.ups.%d.0", stage));
-    *channels = up->out;
-    for (int32_t j = 0; j < config->kernels; j++)
-        TRY(find_block(checkpoint, vae, stage * config->kernels + j, *channels));
-    return H3F_OK;
-}
-
-/* A stage or a block more than the config has would be left out in silence. */
-static int check_counts(const h3f_checkpoint *checkpoint, const h3f_audio_vae *vae) {
-    char names[2][64];
-    snprintf(names[0], sizeof names[0], "decoder.ups.%d.0.bias", vae->config.stages);
-    snprintf(names[1], sizeof names[1], "decoder.resblocks.%d.convs1.0.bias",
-             vae->config.stages * vae->config.kernels);
-    for (int i = 0; i < 2; i++)
-        if (h3f_checkpoint_has(checkpoint, names[i]))
-            return h3f_fail(vae->ctx, H3F_ETENSOR,
-                            "audio VAE: the config has %d stages of %d blocks, but the file also "
-                            "holds '%s'",
-                            vae->config.stages, vae->config.kernels, names[i]);
-    return H3F_OK;
-}
-
-/* Every channel count but the latent's comes from the file. */
-static int find_all(const h3f_checkpoint *checkpoint, h3f_audio_vae *vae) {
-    h3f_conv *convs = vae->convs;
-    const h3f_conv in = {
-        .in = vae->config.latent_channels, .kernel = 1, .dilation = 1, .biased = true};
-    TRY(check_counts(checkpoint, vae));
-    TRY(find_conv(checkpoint, &convs[DEC_IN_PROJ], in, "dec_in_proj"));
-    const h3f_conv pre = {.in = convs[DEC_IN_PROJ].out, .dilation = 1, .biased = true};
-    TRY(find_conv(checkpoint, &convs[CONV_PRE], pre, "decoder.conv_pre"));
-    int32_t channels = convs[CONV_PRE].out;
-    for (int32_t stage = 0; stage < vae->config.stages; stage++)
-        TRY(find_stage(checkpoint, vae, stage, &channels));
-    h3f_activation *post = &vae->activations[ACTIVATION_POST];
-    post->channels = channels;
-    snprintf(post->name, sizeof post->name, "decoder.activation_post");
-    const h3f_conv last = {.in = channels, .out = 1, .dilation = 1};
-    return find_conv(checkpoint, &convs[CONV_POST], last, "decoder.conv_post");
-}
-
-static void layout_weights(h3f_audio_vae *vae) {
-    for (int32_t i = 0; i < vae->conv_count; i++)
-        h3f_conv_layout(&vae->weights, &vae->convs[i]);
-    for (int32_t i = 0; i < vae->activation_count; i++)
-        h3f_activation_layout(&vae->weights, &vae->activations[i]);
-}
-
-static int load_all(const h3f_checkpoint *checkpoint, h3f_audio_vae *vae) {
-    layout_weights(vae);
-    TRY(h3f_arena_reserve(vae->ctx, &vae->weights, "the audio VAE's weights"));
-    layout_weights(vae);
-    for (int32_t i = 0; i < vae->conv_count; i++)
-        TRY(h3f_conv_load(checkpoint, &vae->convs[i]));
-    for (int32_t i = 0; i < vae->activation_count; i++)
-        TRY(h3f_activation_load(checkpoint, &vae->activations[i]));
-    return H3F_OK;
-}
-
-static int open_vae(h3f_audio_vae *vae, const h3f_checkpoint *checkpoint) {
-    const h3f_audio_vae_config *config = &vae->config;
-    const int32_t in_blocks = config->stages * config->kernels * config->dilations * 2;
-    TRY(set_hop(vae));
-    vae->conv_count = FIRST_UP + config->stages + in_blocks;
-    vae->activation_count = FIRST_ACTIVATION + in_blocks;
-    vae->convs = h3f_alloc(vae->ctx, (size_t)vae->conv_count * sizeof *vae->convs, "the audio VAE");
-    if (!vae->convs)
-        return H3F_ENOMEM;
-    vae->activations = h3f_alloc(vae->ctx, (size_t)vae->activation_count * sizeof *vae->activations,
-                                 "the audio VAE");
-    if (!vae->activations)
-        return H3F_ENOMEM;
-    TRY(find_all(checkpoint, vae));
-    return load_all(checkpoint, vae);
-}
-
-int h3f_audio_vae_open(h3f_context *ctx, const h3f_checkpoint *checkpoint,
-                       const h3f_audio_vae_config *config, h3f_audio_vae **result) {
-    TRY(check_config(ctx, config));
-    h3f_audio_vae *vae = h3f_alloc(ctx, sizeof *vae, "the audio VAE");
-    if (!vae)
-        return H3F_ENOMEM;
-    vae->ctx = ctx;
-    vae->config = *config;
-    const int code = open_vae(vae, checkpoint);
-    if (code != H3F_OK) {
-        h3f_audio_vae_close(vae);
-        return code;
-    }
-    *result = vae;
-    return H3F_OK;
-}
-
-void h3f_audio_vae_close(h3f_audio_vae *vae) {
-    if (!vae)
-        return;
-    h3f_arena_release(vae->ctx, &vae->weights);
-    h3f_free(vae->ctx, vae->activations);
-    h3f_free(vae->ctx, vae->convs);
-    h3f_free(vae->ctx, vae);
-}
-
-int32_t h3f_audio_vae_hop(const h3f_audio_vae *vae) {
-    return vae->hop;
-}
 
 /* ---- memory of a decode ---- */
 
@@ -259,15 +47,15 @@ static sizes sizes_for(const h3f_audio_vae *vae, int64_t latents) {
     const int32_t in_stage = config->kernels * config->dilations * 2;
     sizes most = {0};
     int64_t length = latents;
-    widen(&most, &vae->convs[DEC_IN_PROJ], length);
-    widen(&most, &vae->convs[CONV_PRE], length);
+    widen(&most, &vae->convs[H3F_DEC_IN_PROJ], length);
+    widen(&most, &vae->convs[H3F_CONV_PRE], length);
     for (int32_t stage = 0; stage < config->stages; stage++) {
-        widen(&most, &vae->convs[FIRST_UP + stage], length);
+        widen(&most, &vae->convs[H3F_FIRST_UP + stage], length);
         length *= config->rates[stage];
         for (int32_t n = 0; n < in_stage; n++)
-            widen(&most, block_conv(vae, stage * config->kernels, n), length);
+            widen(&most, h3f_block_conv(vae, stage * config->kernels, n), length);
     }
-    widen(&most, &vae->convs[CONV_POST], length);
+    widen(&most, &vae->convs[H3F_CONV_POST], length);
     return most;
 }
 
@@ -338,18 +126,18 @@ static int add(const decode_run *run, int64_t count, const float *a, const float
 static int run_block(const decode_run *run, int32_t block, const float *x, int64_t length,
                      float *state) {
     h3f_context *ctx = run->vae->ctx;
-    const int64_t count = length * block_conv(run->vae, block, 0)->out;
+    const int64_t count = length * h3f_block_conv(run->vae, block, 0)->out;
     float *convolved;
     for (int32_t n = 0; n < 2 * run->vae->config.dilations; n += 2, x = state) {
-        TRY(h3f_activation_run(ctx, block_activation(run->vae, block, n), x, length,
-                               run->activated));
-        TRY(conv(run, block_conv(run->vae, block, n), run->activated, length, run->convolved,
-                 &convolved));
-        TRY(h3f_activation_run(ctx, block_activation(run->vae, block, n + 1), convolved, length,
-                               run->activated));
-        TRY(conv(run, block_conv(run->vae, block, n + 1), run->activated, length, run->convolved,
-                 &convolved));
-        TRY(add(run, count, x, convolved, 1.0F, state));
+        H3F_TRY(h3f_activation_run(ctx, h3f_block_activation(run->vae, block, n), x, length,
+                                   run->activated));
+        H3F_TRY(conv(run, h3f_block_conv(run->vae, block, n), run->activated, length,
+                     run->convolved, &convolved));
+        H3F_TRY(h3f_activation_run(ctx, h3f_block_activation(run->vae, block, n + 1), convolved,
+                                   length, run->activated));
+        H3F_TRY(conv(run, h3f_block_conv(run->vae, block, n + 1), run->activated, length,
+                     run->convolved, &convolved));
+        H3F_TRY(add(run, count, x, convolved, 1.0F, state));
     }
     return H3F_OK;
 }
@@ -358,28 +146,28 @@ static int run_block(const decode_run *run, int32_t block, const float *x, int64
  */
 static int run_blocks(decode_run *run, int32_t stage, const float *x, int64_t length) {
     const int32_t kernels = run->vae->config.kernels;
-    const int64_t channels = run->vae->convs[FIRST_UP + stage].out;
+    const int64_t channels = run->vae->convs[H3F_FIRST_UP + stage].out;
     for (int32_t j = 0; j < kernels; j++) {
         const int32_t block = stage * kernels + j;
         const float divisor = j == kernels - 1 ? (float)kernels : 1.0F;
         float *state = j == 0 ? run->input : run->state;
-        TRY(run_block(run, block, x, length, state));
+        H3F_TRY(run_block(run, block, x, length, state));
         tap_numbered(run, "resblock", block, channels, length, state);
         if (j > 0)
-            TRY(add(run, length * channels, run->input, state, divisor, run->input));
+            H3F_TRY(add(run, length * channels, run->input, state, divisor, run->input));
         step(run);
     }
     return H3F_OK;
 }
 
 static int run_stage(decode_run *run, int32_t stage, int64_t *length) {
-    const h3f_conv *up = &run->vae->convs[FIRST_UP + stage];
+    const h3f_conv *up = &run->vae->convs[H3F_FIRST_UP + stage];
     float *x;
-    TRY(conv(run, up, run->input, *length, run->upsampled, &x));
+    H3F_TRY(conv(run, up, run->input, *length, run->upsampled, &x));
     *length *= up->rate;
     tap_numbered(run, "ups", stage, up->out, *length, x);
     step(run);
-    TRY(run_blocks(run, stage, x, *length));
+    H3F_TRY(run_blocks(run, stage, x, *length));
     if (!h3f_all_finite(run->input, *length * up->out))
         return h3f_fail(run->vae->ctx, H3F_ENUMERIC, "audio VAE: NaN or infinity after stage %d",
                         stage);
@@ -388,26 +176,26 @@ static int run_stage(decode_run *run, int32_t stage, int64_t *length) {
 
 /* latent [channels, latents] -> run->input [latents, decoder channels]. */
 static int run_head(decode_run *run, const float *latent) {
-    const h3f_conv *in = &run->vae->convs[DEC_IN_PROJ], *pre = &run->vae->convs[CONV_PRE];
+    const h3f_conv *in = &run->vae->convs[H3F_DEC_IN_PROJ], *pre = &run->vae->convs[H3F_CONV_PRE];
     const int64_t length = run->latents;
     float *x;
     for (int64_t i = 0; i < length; i++)
         for (int64_t c = 0; c < in->in; c++)
             run->state[i * in->in + c] = latent[c * length + i];
-    TRY(conv(run, in, run->state, length, run->upsampled, &x));
+    H3F_TRY(conv(run, in, run->state, length, run->upsampled, &x));
     tap(run, "dec_in_proj", in->out, length, x);
-    TRY(conv(run, pre, x, length, run->input, &x));
+    H3F_TRY(conv(run, pre, x, length, run->input, &x));
     tap(run, "conv_pre", pre->out, length, x);
     step(run);
     return H3F_OK;
 }
 
 static int run_tail(decode_run *run, int64_t length, float *wave) {
-    const h3f_activation *post = &run->vae->activations[ACTIVATION_POST];
+    const h3f_activation *post = &run->vae->activations[H3F_ACTIVATION_POST];
     float *x;
-    TRY(h3f_activation_run(run->vae->ctx, post, run->input, length, run->activated));
+    H3F_TRY(h3f_activation_run(run->vae->ctx, post, run->input, length, run->activated));
     tap(run, "activation_post", post->channels, length, run->activated);
-    TRY(conv(run, &run->vae->convs[CONV_POST], run->activated, length, run->convolved, &x));
+    H3F_TRY(conv(run, &run->vae->convs[H3F_CONV_POST], run->activated, length, run->convolved, &x));
     tap(run, "conv_post", 1, length, x);
     if (!h3f_all_finite(x, length))
         return h3f_fail(run->vae->ctx, H3F_ENUMERIC, "audio VAE: NaN or infinity in the waveform");
@@ -420,9 +208,9 @@ static int run_tail(decode_run *run, int64_t length, float *wave) {
 
 static int run_channel(decode_run *run, const float *latent, float *wave) {
     int64_t length = run->latents;
-    TRY(run_head(run, latent));
+    H3F_TRY(run_head(run, latent));
     for (int32_t stage = 0; stage < run->vae->config.stages; stage++)
-        TRY(run_stage(run, stage, &length));
+        H3F_TRY(run_stage(run, stage, &length));
     return run_tail(run, length, wave);
 }
 
@@ -432,7 +220,7 @@ static int run_channels(decode_run *run, const float *latent, int32_t channels, 
     run->total = (int64_t)channels * (2 + config->stages * (1 + config->kernels));
     for (int32_t c = 0; c < channels; c++) {
         run->tapped = c == 0 && run->vae->ctx->tap;
-        TRY(run_channel(run, latent + c * in, wave + c * out));
+        H3F_TRY(run_channel(run, latent + c * in, wave + c * out));
     }
     return H3F_OK;
 }
@@ -476,7 +264,7 @@ static int trace(const h3f_audio_vae *vae, const h3f_activation *activation, con
     const int64_t channels = activation->channels, room = 2 * length * channels;
     float *x = memory, *up = x + room, *active = up + room, *y = active + room, *turned = y + room;
     transpose(channels, length, signal, x);
-    TRY(h3f_activation_trace(vae->ctx, activation, x, length, up, active, y));
+    H3F_TRY(h3f_activation_trace(vae->ctx, activation, x, length, up, active, y));
     transpose(length, channels, y, out);
     transpose(2 * length, channels, up, turned);
     h3f_tap(vae->ctx, "upsampled", 0, channels, channels, 2 * length, turned);

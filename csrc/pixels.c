@@ -12,12 +12,19 @@ typedef struct rgb_job {
     const float *pixels;
     int64_t frames, height, width;
     uint8_t *rgb;
-    atomic_int broken; /* 1 + a frame with a value that is not finite */
+    atomic_int broken; /* 1 + the first frame with a value that is not finite; 0: none */
 } rgb_job;
 
 static uint8_t to_byte(float value, int channel) {
     const double unit = value * pixel_std[channel] + pixel_mean[channel];
     return (uint8_t)lrint(fmin(fmax(unit, 0.0), 1.0) * 255.0);
+}
+
+/* Keeps the first, whichever thread comes first. */
+static void mark_broken(rgb_job *job, int frame) {
+    int seen = atomic_load(&job->broken);
+    while ((seen == 0 || frame < seen) && !atomic_compare_exchange_weak(&job->broken, &seen, frame))
+        ;
 }
 
 static void convert_row(void *argument, int64_t item, void *scratch) {
@@ -27,7 +34,7 @@ static void convert_row(void *argument, int64_t item, void *scratch) {
     for (int channel = 0; channel < 3; channel++) {
         const float *row = job->pixels + (channel * job->frames * job->height + item) * job->width;
         if (!h3f_all_finite(row, job->width)) {
-            atomic_store(&job->broken, (int)(item / job->height) + 1);
+            mark_broken(job, (int)(item / job->height) + 1);
             return;
         }
         for (int64_t x = 0; x < job->width; x++)

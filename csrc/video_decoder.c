@@ -4,13 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const int code_ = (call);                                                                  \
-        if (code_ != H3F_OK)                                                                       \
-            return code_;                                                                          \
-    } while (0)
-
 #define BLOCK "decoder.transformer_blocks.%d"
 
 /* ---- weights ---- */
@@ -53,19 +46,21 @@ static int read_layer(const h3f_checkpoint *checkpoint, const h3f_video_decoder 
     const int64_t hidden = decoder->hidden, ffn = config->ffn;
     h3f_video_layer *layer = &decoder->layers[i];
     h3f_mat qkv[3], gate_up[2];
-    TRY(h3f_read_vector(checkpoint, hidden, layer->norm1, BLOCK ".norm1.weight", i));
-    TRY(h3f_read_vector(checkpoint, hidden, layer->norm2, BLOCK ".norm2.weight", i));
-    TRY(h3f_read_vector(checkpoint, hidden, layer->scale1, BLOCK ".scale1", i));
-    TRY(h3f_read_vector(checkpoint, hidden, layer->scale2, BLOCK ".scale2", i));
-    TRY(h3f_find_qkv(checkpoint, config->heads, config->head_dim, hidden, qkv, layer->qkv_bias,
-                     BLOCK ".attn", i));
-    TRY(h3f_find_matrix(checkpoint, hidden, hidden, &layer->attention_out.w,
-                        BLOCK ".attn.to_out.weight", i));
-    TRY(h3f_read_vector(checkpoint, hidden, layer->attention_bias, BLOCK ".attn.to_out.bias", i));
-    TRY(h3f_find_gate_up(checkpoint, ffn, hidden, gate_up, layer->gate_up_bias, BLOCK ".ff.w1", i));
-    TRY(h3f_find_matrix(checkpoint, hidden, ffn, &layer->feed_forward_out.w, BLOCK ".ff.w2.weight",
-                        i));
-    TRY(h3f_read_vector(checkpoint, hidden, layer->feed_forward_bias, BLOCK ".ff.w2.bias", i));
+    H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->norm1, BLOCK ".norm1.weight", i));
+    H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->norm2, BLOCK ".norm2.weight", i));
+    H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->scale1, BLOCK ".scale1", i));
+    H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->scale2, BLOCK ".scale2", i));
+    H3F_TRY(h3f_find_qkv(checkpoint, config->heads, config->head_dim, hidden, qkv, layer->qkv_bias,
+                         BLOCK ".attn", i));
+    H3F_TRY(h3f_find_matrix(checkpoint, hidden, hidden, &layer->attention_out.w,
+                            BLOCK ".attn.to_out.weight", i));
+    H3F_TRY(
+        h3f_read_vector(checkpoint, hidden, layer->attention_bias, BLOCK ".attn.to_out.bias", i));
+    H3F_TRY(
+        h3f_find_gate_up(checkpoint, ffn, hidden, gate_up, layer->gate_up_bias, BLOCK ".ff.w1", i));
+    H3F_TRY(h3f_find_matrix(checkpoint, hidden, ffn, &layer->feed_forward_out.w,
+                            BLOCK ".ff.w2.weight", i));
+    H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->feed_forward_bias, BLOCK ".ff.w2.bias", i));
     for (int part = 0; part < 3; part++)
         layer->qkv[part] = (h3f_linear){qkv[part], layer->qkv_bias + part * hidden};
     for (int part = 0; part < 2; part++)
@@ -80,7 +75,7 @@ static int read_registers(const h3f_checkpoint *checkpoint, const h3f_video_deco
     const char *name = "decoder.register_tokens";
     const int64_t registers = decoder->config.registers, hidden = decoder->hidden;
     h3f_tensor tensor;
-    TRY(h3f_checkpoint_find(checkpoint, name, &tensor));
+    H3F_TRY(h3f_checkpoint_find(checkpoint, name, &tensor));
     if (tensor.ndim != 3 || tensor.shape[0] != 1 || tensor.shape[1] != registers ||
         tensor.shape[2] != hidden)
         return h3f_fail(
@@ -97,23 +92,23 @@ static int read_registers(const h3f_checkpoint *checkpoint, const h3f_video_deco
 
 static int read_linear(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols,
                        const char *name, float *bias, h3f_linear *linear) {
-    TRY(h3f_find_matrix(checkpoint, rows, cols, &linear->w, "%s.weight", name));
-    TRY(h3f_read_vector(checkpoint, rows, bias, "%s.bias", name));
+    H3F_TRY(h3f_find_matrix(checkpoint, rows, cols, &linear->w, "%s.weight", name));
+    H3F_TRY(h3f_read_vector(checkpoint, rows, bias, "%s.bias", name));
     linear->bias = bias;
     return H3F_OK;
 }
 
 static int read_ends(const h3f_checkpoint *checkpoint, h3f_video_decoder *decoder) {
     const int64_t channels = decoder->config.latent_channels, hidden = decoder->hidden;
-    TRY(read_linear(checkpoint, channels, channels, "post_quant_conv", decoder->post_quant_bias,
-                    &decoder->post_quant));
-    TRY(read_linear(checkpoint, hidden, channels, "decoder.x_embedder", decoder->proj_in_bias,
-                    &decoder->proj_in));
-    TRY(read_linear(checkpoint, decoder->pixels, hidden, "decoder.proj_out", decoder->proj_out_bias,
-                    &decoder->proj_out));
+    H3F_TRY(read_linear(checkpoint, channels, channels, "post_quant_conv", decoder->post_quant_bias,
+                        &decoder->post_quant));
+    H3F_TRY(read_linear(checkpoint, hidden, channels, "decoder.x_embedder", decoder->proj_in_bias,
+                        &decoder->proj_in));
+    H3F_TRY(read_linear(checkpoint, decoder->pixels, hidden, "decoder.proj_out",
+                        decoder->proj_out_bias, &decoder->proj_out));
     if (decoder->config.registers > 0)
-        TRY(read_registers(checkpoint, decoder));
-    TRY(h3f_read_vector(checkpoint, hidden, decoder->norm_out, "decoder.norm_out.weight"));
+        H3F_TRY(read_registers(checkpoint, decoder));
+    H3F_TRY(h3f_read_vector(checkpoint, hidden, decoder->norm_out, "decoder.norm_out.weight"));
     return h3f_read_vector(checkpoint, hidden, decoder->norm_out_bias, "decoder.norm_out.bias");
 }
 
@@ -135,13 +130,13 @@ int h3f_video_decoder_open(h3f_context *ctx, const h3f_checkpoint *checkpoint,
     decoder->hidden = (int64_t)config->heads * config->head_dim;
     decoder->pixels = (int64_t)3 * config->temporal_factor * config->spatial_factor *
                       config->spatial_factor;
-    TRY(check_layer_count(checkpoint, decoder));
+    H3F_TRY(check_layer_count(checkpoint, decoder));
     layout_vectors(&decoder->vectors, decoder);
-    TRY(h3f_arena_reserve(ctx, &decoder->vectors, "the video VAE's vectors"));
+    H3F_TRY(h3f_arena_reserve(ctx, &decoder->vectors, "the video VAE's vectors"));
     layout_vectors(&decoder->vectors, decoder);
-    TRY(read_ends(checkpoint, decoder));
+    H3F_TRY(read_ends(checkpoint, decoder));
     for (int32_t i = 0; i < config->layers; i++)
-        TRY(read_layer(checkpoint, decoder, i));
+        H3F_TRY(read_layer(checkpoint, decoder, i));
     return H3F_OK;
 }
 
@@ -233,7 +228,7 @@ int h3f_video_tile_prepare(const h3f_video_decoder *decoder, h3f_video_tile *til
     const int64_t freqs = decoder->config.rope_dim / 6, pairs = 3 * freqs;
     float *cosine = tile->cosine, *sine = tile->sine;
     for (int32_t t = 0; t < tile->frames; t++) {
-        TRY(h3f_poll(decoder->ctx));
+        H3F_TRY(h3f_poll(decoder->ctx));
         for (int32_t h = 0; h < tile->height; h++)
             for (int32_t w = 0; w < tile->width; w++, cosine += pairs, sine += pairs) {
                 rotary_axis(decoder, t, tile->frames, cosine, sine);
@@ -280,9 +275,9 @@ static void tap_post_quant(const h3f_video_decoder *decoder, const h3f_video_til
 
 static int embed(const h3f_video_decoder *decoder, const h3f_video_tile *tile) {
     const int64_t hidden = decoder->hidden, registers = decoder->config.registers;
-    TRY(linear(decoder, tile, &decoder->post_quant, tile->latent, tile->tokens, tile->work));
+    H3F_TRY(linear(decoder, tile, &decoder->post_quant, tile->latent, tile->tokens, tile->work));
     tap_post_quant(decoder, tile, tile->work);
-    TRY(linear(decoder, tile, &decoder->proj_in, tile->work, tile->tokens, tile->x));
+    H3F_TRY(linear(decoder, tile, &decoder->proj_in, tile->work, tile->tokens, tile->x));
     h3f_tap(decoder->ctx, "proj_in", 0, tile->tokens, tile->tokens, hidden, tile->x);
     float *extra = tile->x + tile->tokens * hidden;
     memcpy(extra, decoder->registers, (size_t)(registers * hidden) * sizeof(float));
@@ -302,7 +297,7 @@ static int norm_and_rotate(const h3f_video_decoder *decoder, const h3f_video_til
                                .pairs = config->rope_dim / 2,
                                .cosine = tile->cosine,
                                .sine = tile->sine};
-    TRY(h3f_rms_norm(decoder->ctx, &norm, x, x));
+    H3F_TRY(h3f_rms_norm(decoder->ctx, &norm, x, x));
     return h3f_rotate(decoder->ctx, &rotary, x);
 }
 
@@ -343,14 +338,14 @@ static int attention_branch(const h3f_video_decoder *decoder, const h3f_video_ti
                            .weight = layer->norm1,
                            .eps = decoder->config.norm_eps};
     float *q = tile->work, *k = q + tile->rows * decoder->hidden, *v = k + (k - q);
-    TRY(h3f_rms_norm(decoder->ctx, &norm, tile->x, tile->branch));
-    TRY(linear(decoder, tile, &layer->qkv[0], tile->branch, tile->rows, q));
-    TRY(linear(decoder, tile, &layer->qkv[1], tile->branch, tile->rows, k));
-    TRY(linear(decoder, tile, &layer->qkv[2], tile->branch, tile->rows, v));
-    TRY(norm_and_rotate(decoder, tile, q));
-    TRY(norm_and_rotate(decoder, tile, k));
-    TRY(attend(decoder, tile, q, k, v));
-    TRY(linear(decoder, tile, &layer->attention_out, q, tile->rows, tile->branch));
+    H3F_TRY(h3f_rms_norm(decoder->ctx, &norm, tile->x, tile->branch));
+    H3F_TRY(linear(decoder, tile, &layer->qkv[0], tile->branch, tile->rows, q));
+    H3F_TRY(linear(decoder, tile, &layer->qkv[1], tile->branch, tile->rows, k));
+    H3F_TRY(linear(decoder, tile, &layer->qkv[2], tile->branch, tile->rows, v));
+    H3F_TRY(norm_and_rotate(decoder, tile, q));
+    H3F_TRY(norm_and_rotate(decoder, tile, k));
+    H3F_TRY(attend(decoder, tile, q, k, v));
+    H3F_TRY(linear(decoder, tile, &layer->attention_out, q, tile->rows, tile->branch));
     tap_layer(decoder, i, ".attn", 0, tile->rows, tile->rows, tile->branch);
     return add_scaled(decoder, tile, 0, tile->rows, layer->scale1);
 }
@@ -364,23 +359,23 @@ static int feed_forward_branch(const h3f_video_decoder *decoder, const h3f_video
                            .eps = decoder->config.norm_eps};
     const int64_t ffn = decoder->config.ffn;
     float *gate = tile->work, *up = gate + tile->chunk * ffn;
-    TRY(h3f_rms_norm(decoder->ctx, &norm, tile->x, tile->branch));
+    H3F_TRY(h3f_rms_norm(decoder->ctx, &norm, tile->x, tile->branch));
     for (int64_t row = 0; row < tile->rows; row += tile->chunk) {
         const int64_t left = tile->rows - row, rows = left < tile->chunk ? left : tile->chunk;
         float *part = tile->branch + row * decoder->hidden;
-        TRY(linear(decoder, tile, &layer->gate_up[0], part, rows, gate));
-        TRY(linear(decoder, tile, &layer->gate_up[1], part, rows, up));
-        TRY(h3f_silu_mul(decoder->ctx, rows * ffn, gate, up));
-        TRY(linear(decoder, tile, &layer->feed_forward_out, gate, rows, part));
+        H3F_TRY(linear(decoder, tile, &layer->gate_up[0], part, rows, gate));
+        H3F_TRY(linear(decoder, tile, &layer->gate_up[1], part, rows, up));
+        H3F_TRY(h3f_silu_mul(decoder->ctx, rows * ffn, gate, up));
+        H3F_TRY(linear(decoder, tile, &layer->feed_forward_out, gate, rows, part));
         tap_layer(decoder, i, ".ff", row, rows, tile->rows, part);
-        TRY(add_scaled(decoder, tile, row, rows, layer->scale2));
+        H3F_TRY(add_scaled(decoder, tile, row, rows, layer->scale2));
     }
     return H3F_OK;
 }
 
 static int run_layer(const h3f_video_decoder *decoder, const h3f_video_tile *tile, int32_t i) {
-    TRY(attention_branch(decoder, tile, i));
-    TRY(feed_forward_branch(decoder, tile, i));
+    H3F_TRY(attention_branch(decoder, tile, i));
+    H3F_TRY(feed_forward_branch(decoder, tile, i));
     tap_layer(decoder, i, "", 0, tile->rows, tile->rows, tile->x);
     if (!h3f_all_finite(tile->x, tile->rows * decoder->hidden))
         return h3f_fail(decoder->ctx, H3F_ENUMERIC, "video VAE: NaN or infinity after block %d", i);
@@ -394,12 +389,12 @@ int h3f_video_decoder_run(const h3f_video_decoder *decoder, const h3f_video_tile
                            .weight = decoder->norm_out,
                            .bias = decoder->norm_out_bias,
                            .eps = decoder->config.norm_eps};
-    TRY(embed(decoder, tile));
+    H3F_TRY(embed(decoder, tile));
     for (int32_t i = 0; i < decoder->config.layers; i++) {
-        TRY(run_layer(decoder, tile, i));
+        H3F_TRY(run_layer(decoder, tile, i));
         h3f_progress(decoder->ctx, "video_vae", done + i + 1, total);
     }
-    TRY(h3f_layer_norm(decoder->ctx, &norm, tile->x, tile->branch));
+    H3F_TRY(h3f_layer_norm(decoder->ctx, &norm, tile->x, tile->branch));
     h3f_tap(decoder->ctx, "norm_out", 0, tile->rows, tile->rows, decoder->hidden, tile->branch);
     return linear(decoder, tile, &decoder->proj_out, tile->branch, tile->tokens, tile->pixels);
 }

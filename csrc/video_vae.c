@@ -1,13 +1,5 @@
-#include "pool.h"
 #include "video_decoder.h"
 #include "video_vae_tiles.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const int code_ = (call);                                                                  \
-        if (code_ != H3F_OK)                                                                       \
-            return code_;                                                                          \
-    } while (0)
 
 struct h3f_video_vae {
     h3f_context *ctx;
@@ -58,7 +50,7 @@ static int check_config(h3f_context *ctx, const h3f_video_vae_config *config) {
         {"spatial_factor", config->spatial_factor, 1, 4096},
         {"temporal_factor", config->temporal_factor, 1, 4096},
     };
-    TRY(check_fields(ctx, fields, sizeof fields / sizeof *fields));
+    H3F_TRY(check_fields(ctx, fields, sizeof fields / sizeof *fields));
     if (config->rope_dim < 0 || config->rope_dim % 6 != 0 || config->rope_dim > config->head_dim)
         return h3f_fail(ctx, H3F_EINVAL,
                         "video VAE: rope_dim is %d, expected a multiple of 6 up to head_dim %d",
@@ -72,7 +64,7 @@ static int check_config(h3f_context *ctx, const h3f_video_vae_config *config) {
 
 int h3f_video_vae_open(h3f_context *ctx, const h3f_checkpoint *checkpoint,
                        const h3f_video_vae_config *config, h3f_video_vae **result) {
-    TRY(check_config(ctx, config));
+    H3F_TRY(check_config(ctx, config));
     h3f_video_vae *vae = h3f_alloc(ctx, sizeof *vae, "the video VAE");
     if (!vae)
         return H3F_ENOMEM;
@@ -103,7 +95,7 @@ void h3f_video_vae_close(h3f_video_vae *vae) {
 int h3f_video_vae_plan(const h3f_video_vae *vae, int32_t latent_frames, int32_t *clips,
                        int32_t *frames, int32_t *max_clip_frames) {
     h3f_clip_plan plan;
-    TRY(h3f_clip_plan_init(vae->ctx, &vae->rules, latent_frames, &plan));
+    H3F_TRY(h3f_clip_plan_init(vae->ctx, &vae->rules, latent_frames, &plan));
     *clips = plan.clips;
     *frames = plan.frames;
     *max_clip_frames = plan.last_frames;
@@ -167,12 +159,12 @@ static void gather_tile(const clip_run *run, int32_t row, int32_t col) {
 
 static int run_tiles(clip_run *run) {
     const h3f_mosaic *mosaic = &run->mosaic;
-    TRY(h3f_video_tile_prepare(&run->vae->decoder, &run->tile));
+    H3F_TRY(h3f_video_tile_prepare(&run->vae->decoder, &run->tile));
     for (int32_t row = 0; row < mosaic->y.count; row++)
         for (int32_t col = 0; col < mosaic->x.count; col++) {
             gather_tile(run, row, col);
-            TRY(h3f_video_decoder_run(&run->vae->decoder, &run->tile, run->done, run->total));
-            TRY(h3f_mosaic_put(run->vae->ctx, mosaic, row, col, run->tile.pixels));
+            H3F_TRY(h3f_video_decoder_run(&run->vae->decoder, &run->tile, run->done, run->total));
+            H3F_TRY(h3f_mosaic_put(run->vae->ctx, mosaic, row, col, run->tile.pixels));
             run->done += run->vae->config.layers;
         }
     return H3F_OK;
@@ -181,8 +173,8 @@ static int run_tiles(clip_run *run) {
 static int run_clip(clip_run *run, int32_t frames) {
     h3f_context *ctx = run->vae->ctx;
     const int32_t unit = run->vae->config.spatial_factor;
-    TRY(h3f_video_tile_init(&run->vae->decoder, frames, run->mosaic.y.size / unit,
-                            run->mosaic.x.size / unit, &run->tile));
+    H3F_TRY(h3f_video_tile_init(&run->vae->decoder, frames, run->mosaic.y.size / unit,
+                                run->mosaic.x.size / unit, &run->tile));
     h3f_arena arena = {0};
     layout(&arena, run);
     int code = h3f_arena_reserve(ctx, &arena, "decoding a video clip");
@@ -207,8 +199,8 @@ int h3f_video_vae_decode_clip(h3f_video_vae *vae, const h3f_latent *latent, int3
                               float *carry, float *pixels, int32_t *frames) {
     const h3f_clip_rules *rules = &vae->rules;
     h3f_clip_plan plan;
-    TRY(check_latent(vae, latent));
-    TRY(h3f_clip_plan_init(vae->ctx, rules, latent->frames, &plan));
+    H3F_TRY(check_latent(vae, latent));
+    H3F_TRY(h3f_clip_plan_init(vae->ctx, rules, latent->frames, &plan));
     if (clip < 0 || clip >= plan.clips)
         return h3f_fail(vae->ctx, H3F_EINVAL, "video VAE: clip %d is not one of the %d clips", clip,
                         plan.clips);
@@ -228,13 +220,13 @@ int h3f_video_vae_decode_clip(h3f_video_vae *vae, const h3f_latent *latent, int3
     const int64_t layers = (int64_t)mosaic->y.count * mosaic->x.count * vae->config.layers;
     run.done = clip * layers;
     run.total = plan.clips * layers;
-    TRY(run_clip(&run, rules->stride + rules->overlap));
+    H3F_TRY(run_clip(&run, rules->stride + rules->overlap));
     *frames = h3f_clip_frames(rules, &plan, clip);
     return H3F_OK;
 }
 
 int h3f_video_vae_decode_raw(h3f_video_vae *vae, const h3f_latent *latent, float *pixels) {
-    TRY(check_latent(vae, latent));
+    H3F_TRY(check_latent(vae, latent));
     if (latent->frames > INT32_MAX / vae->config.temporal_factor)
         return h3f_fail(vae->ctx, H3F_EINVAL, "video VAE: %d latent frames are too many",
                         latent->frames);

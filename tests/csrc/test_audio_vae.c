@@ -290,26 +290,29 @@ static void test_the_activation_is_what_the_specification_says(void) {
         check_activation((int32_t)table[i][0], table[i][1], 1 + (float)(i % 3) * 5);
 }
 
-static void check_snake(float from, float to, double bound) {
+/* values in -1 .. 1, so that the sum does not hide the sine's error, times a large alpha. */
+static void check_snake(float frequency) {
     enum { COUNT = 4096, PERIOD = 64 };
     static float values[COUNT], alpha[PERIOD], inverse[PERIOD];
     const h3f_activation a = {.channels = 1, .period = PERIOD, .alpha = alpha, .inverse = inverse};
-    for (int i = 0; i < PERIOD; i++)
-        alpha[i] = inverse[i] = 1;
+    for (int i = 0; i < PERIOD; i++) {
+        alpha[i] = frequency;
+        inverse[i] = 1;
+    }
     for (int i = 0; i < COUNT; i++)
-        values[i] = from + (to - from) * (float)i / COUNT;
+        values[i] = 2 * (float)i / COUNT - 1;
     h3f_snake(&a, COUNT, values);
     for (int i = 0; i < COUNT; i++) {
-        const double x = (double)(from + (to - from) * (float)i / COUNT);
-        CHECK(fabs((double)values[i] - (x + sin(x) * sin(x))) <= bound + fabs(x) * 1.2e-7);
+        const float x = 2 * (float)i / COUNT - 1;
+        const double sine = sin((double)(x * frequency));
+        CHECK(fabs((double)values[i] - ((double)x + sine * sine)) <= 4e-7);
     }
 }
 
 static void test_the_squared_sine_is_near_the_true_one(void) {
-    check_snake(-4, 4, 2e-7);
-    check_snake(-300, 300, 2e-7);
-    check_snake(24900, 25100, 2e-7); /* where the way of reducing changes */
-    check_snake(-3e7F, 3e7F, 2e-7);
+    static const float frequencies[] = {1, 3.3F, 40, 777, 24000, 25100, 3e5F, 1e9F};
+    for (size_t i = 0; i < sizeof frequencies / sizeof *frequencies; i++)
+        check_snake(frequencies[i]); /* the way of reducing changes at 25000 */
 }
 
 static void test_the_squared_sine_of_what_is_not_finite_is_nan(void) {
@@ -505,6 +508,9 @@ static void test_impossible_configs_are_refused(void) {
     config = small;
     config.rates[1] = 0;
     check_refused(&config, H3F_EINVAL, "rates 1 is 0, expected 1 to 1024");
+    config = small;
+    config.latent_channels = 0;
+    check_refused(&config, H3F_EINVAL, "latent_channels is 0, expected 1 or more");
     config = small;
     config.dilations = 0;
     check_refused(&config, H3F_EINVAL, "0 dilation_sizes, expected 1 to 4");

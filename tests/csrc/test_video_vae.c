@@ -7,7 +7,7 @@
 #include "tensor_file.h"
 
 /* A decoder small enough to run hundreds of times; tokens of 2 x 2 pixels and 4 frames. */
-enum { LATENT = 3, HEADS = 2, HEAD_DIM = 8, HIDDEN = 16, FFN = 20, REGISTERS = 2, LAYERS = 2, PIXELS = 48 };
+enum { LATENT = 3, HEADS = 2, HEAD_DIM = 8, HIDDEN = 16, FFN = 70, REGISTERS = 2, LAYERS = 2, PIXELS = 48 };
 
 static const h3f_video_vae_config small = {.latent_channels = LATENT,
                                            .layers = LAYERS,
@@ -227,6 +227,29 @@ static void test_a_tile_as_large_as_the_picture_is_no_tiling(void) {
     free(b.values);
     free(tiled.values);
     free(data);
+}
+
+/* Without rotary positions a latent that is the same everywhere gives the same patch everywhere; with 400
+ * tokens and so wide a feed-forward that one goes in two parts. */
+static void test_a_large_tile_has_no_seam_between_its_parts(void) {
+    enum { FRAMES = 4, SIDE = 10, TOKENS = FRAMES * SIDE * SIDE, PLANE = 4 * SIDE * SIDE };
+    static float data[LATENT * TOKENS], pixels[3 * 4 * FRAMES * PLANE];
+    h3f_video_vae_config config = small;
+    config.rope_dim = 0;
+    opened o = open_with(ctx, &config, H3F_F32);
+    for (int i = 0; i < LATENT * TOKENS; i++)
+        data[i] = 0.3F * (float)(i / TOKENS + 1);
+    const h3f_latent latent = {.data = data, .frames = FRAMES, .height = SIDE, .width = SIDE};
+    CHECK_OK(ctx, h3f_video_vae_decode_raw(o.vae, &latent, pixels));
+    for (int c = 0; c < 3; c++)
+        for (int f = 0; f < 4 * FRAMES; f++)
+            for (int y = 0; y < 2 * SIDE; y++)
+                for (int x = 0; x < 2 * SIDE; x++) {
+                    const float *found = &pixels[(c * 4 * FRAMES + f) * PLANE + y * 2 * SIDE + x];
+                    const float *first = &pixels[(c * 4 * FRAMES + f % 4) * PLANE + y % 2 * 2 * SIDE + x % 2];
+                    CHECK(h_difference(found, first, 1) < 1e-5);
+                }
+    close_all(&o);
 }
 
 static void test_half_precision_weights_are_the_numbers_they_round_to(void) {
@@ -506,6 +529,7 @@ int main(void) {
     RUN(test_clips_are_windows_joined_with_their_tails);
     RUN(test_a_ragged_tail_is_the_last_latent_repeated_and_cut);
     RUN(test_a_tile_as_large_as_the_picture_is_no_tiling);
+    RUN(test_a_large_tile_has_no_seam_between_its_parts);
     RUN(test_half_precision_weights_are_the_numbers_they_round_to);
     RUN(test_results_do_not_depend_on_the_number_of_threads);
     RUN(test_every_tensor_of_a_wrong_shape_is_named);
