@@ -59,7 +59,8 @@ function keys(event) {
     event.preventDefault();
     show(at + step);
   }
-  if (event.key === " " && !event.target.closest("button, a")) {
+  // A player with the focus takes the space bar itself.
+  if (event.key === " " && !event.target.closest("button, a, video")) {
     event.preventDefault();
     const video = dialog.querySelector("video");
     if (video) video.paused ? video.play() : video.pause();
