@@ -16,7 +16,7 @@ from .latents import GROUPS, Statistics, statistics
 from .training import Plan, Stage, batch_rng, load_average
 from .vocabulary import Vocabulary
 
-PLAN = Plan(steps=9000, lr=1.5e-3, muon_lr=2e-3, decay=0.998, flat=0.6, save_every=250)
+PLAN = Plan(steps=9000, lr=1.5e-3, muon_lr=2e-3, decay=0.998, flat=0.6)
 ROWS = 3400  # packed rows of a batch
 VIDEO_SHIFT, AUDIO_SHIFT = 12.0, 3.0
 AUDIO_WEIGHT = 0.7

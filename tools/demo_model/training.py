@@ -24,7 +24,7 @@ class Plan:
     lr: float
     muon_lr: float
     decay: float
-    save_every: int = 100
+    save_every: int = 50
     flat: float = 0.55  # fraction of the steps before the rate falls, linearly, to 2 %
 
 
