@@ -249,3 +249,9 @@ def rows_to_audio(rows: Floats) -> Floats:
     """The inverse of audio_to_rows."""
     split = rows.reshape(AUDIO_CHANNELS, -1, rows.shape[1])
     return np.ascontiguousarray(split.transpose(0, 2, 1))
+
+
+def add_condition_noise(clean: Floats, noise: Floats) -> Floats:
+    """A condition as the transformer is given it: nearly clean, at CONDITION_TIME."""
+    t = np.float32(CONDITION_TIME)
+    return t * clean + (np.float32(1) - t) * noise
