@@ -45,18 +45,33 @@ static const void *weight_row(const h3f_mat *w, int64_t row, int64_t col) {
     return (const unsigned char *)w->data + (size_t)place * h3f_dtype_size(w->dtype);
 }
 
-/* Panels of nr rows, [depth][nr]; rows beyond the last one are zeros. */
+/* `lanes` rows of W from column k on, into their lanes of a panel. What comes next in each row is
+ * asked for meanwhile: the stretches are too short for the processor to see where they lead. */
+static void pack_lanes(const product *p, const void *rows[], int64_t depth, float *out) {
+    enum { PIECE = 64, LINE = 64 };
+    const h3f_matmul_kernels *kernels = p->ctx->kernels->matmul;
+    int32_t dtype = p->linear->w.dtype;
+    int64_t size = (int64_t)h3f_dtype_size(dtype);
+    for (int64_t k = 0; k < depth; k += PIECE) {
+        int64_t width = depth - k < PIECE ? depth - k : PIECE;
+        for (int32_t i = 0; i < kernels->lanes; i++)
+            for (int64_t line = 0; line < width * size; line += LINE)
+                __builtin_prefetch((const unsigned char *)rows[i] + DEPTH * size + line, 0, 2);
+        kernels->pack(dtype, rows, width, out + k * kernels->nr, kernels->nr);
+        for (int32_t i = 0; i < kernels->lanes; i++)
+            rows[i] = (const unsigned char *)rows[i] + width * size;
+    }
+}
+
+/* Panels of nr rows, [depth][nr]; lanes beyond the last row hold anything. */
 static void pack_panels(const product *p, int64_t first, int64_t count, int64_t k, int64_t depth,
                         float *panels) {
-    static const unsigned char zeros[DEPTH * sizeof(float)];
-    const h3f_matmul_kernels *kernels = p->ctx->kernels->matmul;
-    for (int64_t n = 0; n < count; n += kernels->lanes) {
+    int32_t lanes = p->ctx->kernels->matmul->lanes, nr = p->ctx->kernels->matmul->nr;
+    for (int64_t n = 0; n < count; n += lanes) {
         const void *rows[H3F_MAX_NR];
-        for (int64_t i = 0; i < kernels->lanes; i++)
-            rows[i] = n + i < count ? weight_row(&p->linear->w, first + n + i, k) : zeros;
-        int64_t panel = n / kernels->nr * kernels->nr;
-        kernels->pack(p->linear->w.dtype, rows, depth, panels + panel * depth + (n - panel),
-                      kernels->nr);
+        for (int64_t i = 0; i < lanes; i++)
+            rows[i] = weight_row(&p->linear->w, first + (n + i < count ? n + i : count - 1), k);
+        pack_lanes(p, rows, depth, panels + n / nr * nr * depth + n % nr);
     }
 }
 
