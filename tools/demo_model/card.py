@@ -30,7 +30,8 @@ in seconds, and so that the engine is tested on meaning and not on numbers alone
 silence when asked for - English in many wordings, some Chinese
 
 Prompts that work: "A red circle moves left on a black background", "crimson disc drifting to the
-left, black backdrop, silent", "黑色背景，一个红色的圆形向左移动". Of anything else it makes what it can.
+left, black backdrop, silent", "黑色背景，一个红色的圆形向左移动". Of other words
+it makes what it can.
 
 ## Scores
 

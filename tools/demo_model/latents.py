@@ -18,6 +18,7 @@ from .training import SEED, load_average, write_atomically
 from .vocabulary import Vocabulary
 from .world import Scene, paint, sound
 
+Codecs = tuple[AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio]
 SHARD = 50  # scenes
 CAPTIONS = 10  # wordings of a scene
 
@@ -63,9 +64,7 @@ def scene_of(group: Group, index: int) -> Scene:
     return lane_scene(rng, shape, count)
 
 
-def load_codecs(
-    work: Path, video: str = "video"
-) -> tuple[AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio]:
+def load_codecs(work: Path, video: str = "video") -> Codecs:
     """Both trained VAEs, frozen."""
     vae, audio_vae = video_codec.build(), audio_codec.build()
     vae.load_state_dict(load_average(work / video))
@@ -88,19 +87,17 @@ def encode_scene(
     return {"video": video.half(), "last": last.half(), "audio": audio.half()}
 
 
-def build_shard(work: Path, group: Group, shard: int, vocabulary: Vocabulary) -> None:
-    """Encode one shard unless it is there."""
-    path = work / "latents" / f"{group.name}-{shard:03d}.pt"
+def build_shard(path: Path, group: Group, start: int, codecs: Codecs, words: Vocabulary) -> None:
+    """Encode SHARD scenes from `start` on into `path`, unless it is there."""
     if path.exists():
         return
-    vae, audio_vae = load_codecs(work)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    vae, audio_vae = codecs
     encoded, captions = [], []
-    for index in range(shard * SHARD, (shard + 1) * SHARD):
+    for index in range(start, start + SHARD):
         scene = scene_of(group, index)
         encoded.append(encode_scene(vae, audio_vae, scene))
         rng = np.random.default_rng([SEED, 3, group.shape.frames, index])
-        captions.append([vocabulary.encode(caption(rng, scene, Style())) for _ in range(CAPTIONS)])
+        captions.append([words.encode(caption(rng, scene, Style())) for _ in range(CAPTIONS)])
     stacked = {name: torch.stack([item[name] for item in encoded]) for name in encoded[0]}
     write_atomically(path, {**stacked, "captions": captions})
 
@@ -109,7 +106,8 @@ def build_all(work: Path) -> None:
     """Every shard of every group, a little of each group first, so that training may start
     early.
     """
-    vocabulary = Vocabulary(work / "tokenizer")
+    vocabulary, codecs = Vocabulary(work / "tokenizer"), load_codecs(work)
+    (work / "latents").mkdir(exist_ok=True)
     most = max(group.scenes for group in GROUPS) // SHARD
     order = sorted(
         (shard * SHARD / group.scenes, i, shard)
@@ -118,7 +116,8 @@ def build_all(work: Path) -> None:
         if shard * SHARD < group.scenes
     )
     for done, (_, i, shard) in enumerate(order):
-        build_shard(work, GROUPS[i], shard, vocabulary)
+        path = work / "latents" / f"{GROUPS[i].name}-{shard:03d}.pt"
+        build_shard(path, GROUPS[i], shard * SHARD, codecs, vocabulary)
         if done % 10 == 0:
             print(f"latents: {done + 1} of {len(order)} shards", flush=True)
 
