@@ -5,6 +5,8 @@ from pathlib import Path
 
 import h3farm.web
 import pytest
+from flask import Flask
+from h3farm.web import errors
 
 WEB = Path(h3farm.web.__file__).parent
 TEMPLATES = sorted(WEB.glob("templates/**/*.html"))
@@ -52,3 +54,13 @@ def test_colours_are_named_in_one_place(path: Path) -> None:
     rules = re.sub(r":root \{.*?\n\s*\}\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     colours = set(re.findall(r"#[0-9a-f]{3,8}\b(?=[;\s])", rules))
     assert colours <= {"#fff"}
+
+
+def test_the_docs_name_every_route_and_every_kind_of_failure(app: Flask) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text(encoding="utf-8")
+    inner = {"/live", "/jobs/<job_id>/live", "/jobs/<job_id>/cancel", "/plan"}  # parts of pages
+    routes = {rule.rule for rule in app.url_map.iter_rules() if "static" not in rule.rule}
+    assert {rule for rule in routes - inner if f"{rule}`" not in page} == set()
+    own = {each.kind for each in errors.WebError.__subclasses__()}
+    kinds = own | {kind for _, _, kind in errors.STATUS}
+    assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
