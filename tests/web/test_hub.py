@@ -12,6 +12,7 @@ from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.web.app import describe
 from h3farm.web.errors import TooManyStreamsError
+from h3farm.web.farm import EXTENSION
 from h3farm.web.hub import MAX_STREAMS, REMEMBERED_CHANGES, Hub
 from h3farm.worker.queue import JobEvent, RenderQueue, State, StoreUnavailable
 
@@ -28,14 +29,12 @@ class Source:
 
     def __init__(self) -> None:
         self.events: Queue[JobEvent | StoreUnavailable | None] = Queue()
-        self.begun = threading.Semaphore(0)
         self.there = threading.Event()
         self.there.set()
 
     @contextmanager
     def watch(self) -> Iterator[Iterator[JobEvent | None]]:
         assert self.there.wait(10)
-        self.begun.release()
         yield self._events()
 
     def _events(self) -> Iterator[JobEvent | None]:
@@ -70,29 +69,33 @@ def parsed(text: str) -> list[tuple[str, dict[str, object]]]:
     return found
 
 
-def opened(hub: Hub, source: Source) -> Iterator[str]:
-    """A stream whose first messages, about everything, have been read."""
+def following(hub: Hub) -> None:
+    """Wait until the first watch has begun, which tells every stream to fetch everything."""
+    with hub._news:
+        assert hub._news.wait_for(lambda: hub._everything, 10)
+
+
+def opened(hub: Hub) -> Iterator[str]:
+    """A stream whose first message, about everything, has been read."""
     stream = hub.stream()
-    assert source.begun.acquire(timeout=10)
-    while hub._everything == 0:  # the first watch has begun, and says so
-        threading.Event().wait(0.001)
+    following(hub)
     assert parsed(next(stream)) == [EVERYTHING]
     return stream
 
 
-def test_a_new_stream_says_to_fetch_everything(hub: Hub, source: Source) -> None:
-    opened(hub, source).close()
+def test_a_new_stream_says_to_fetch_everything(hub: Hub) -> None:
+    opened(hub).close()
 
 
 def test_a_change_names_its_job(hub: Hub, source: Source) -> None:
-    stream = opened(hub, source)
+    stream = opened(hub)
     source.events.put(event("a"))
     assert parsed(next(stream)) == [("changed", {"jobs": ["a"]})]
     stream.close()
 
 
-def test_a_slow_page_gets_the_newest_and_nothing_twice(hub: Hub, source: Source) -> None:
-    stream = opened(hub, source)
+def test_a_slow_page_gets_the_newest_and_nothing_twice(hub: Hub) -> None:
+    stream = opened(hub)
     for step in range(500):
         hub.publish(event("a", "progress", step % 20))
         hub.publish(event("ab"[step % 2]))
@@ -104,8 +107,8 @@ def test_a_slow_page_gets_the_newest_and_nothing_twice(hub: Hub, source: Source)
     stream.close()
 
 
-def test_memory_is_bounded_however_many_jobs_there_are(hub: Hub, source: Source) -> None:
-    stream = opened(hub, source)
+def test_memory_is_bounded_however_many_jobs_there_are(hub: Hub) -> None:
+    stream = opened(hub)
     for number in range(REMEMBERED_CHANGES + 1):
         hub.publish(event(str(number)))
     assert parsed(next(stream)) == [EVERYTHING]
@@ -113,7 +116,7 @@ def test_memory_is_bounded_however_many_jobs_there_are(hub: Hub, source: Source)
 
 
 def test_a_store_that_goes_and_comes_back_makes_pages_look_again(hub: Hub, source: Source) -> None:
-    stream = opened(hub, source)
+    stream = opened(hub)
     source.there.clear()
     source.events.put(StoreUnavailable("gone"))
     assert parsed(next(stream)) == [EVERYTHING]
@@ -135,8 +138,8 @@ def test_there_are_only_so_many_streams(hub: Hub) -> None:
         stream.close()
 
 
-def test_streams_end_when_the_hub_closes(hub: Hub, source: Source) -> None:
-    stream = opened(hub, source)
+def test_streams_end_when_the_hub_closes(hub: Hub) -> None:
+    stream = opened(hub)
     threading.Timer(0.05, hub.close).start()
     assert list(stream) == []
 
@@ -146,9 +149,9 @@ def test_a_stream_over_http_follows_the_queue(client: FlaskClient, queue: Render
     answer = client.get("/api/events", buffered=False)
     assert answer.mimetype == "text/event-stream"
     assert answer.headers["Cache-Control"] == "no-store"
+    following(client.application.extensions[EXTENSION].hub)
     messages = (parsed(chunk.decode()) for chunk in answer.iter_encoded())
     assert next(messages) == [EVERYTHING]
-    assert next(messages) == [EVERYTHING]  # the watch began
     job = queue.submit(RenderSpec.from_json({"prompt": "x", "model": "tiny-h3"}))
     assert next(messages) == [("changed", {"jobs": [job.id]})]
     answer.close()
