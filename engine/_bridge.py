@@ -182,7 +182,7 @@ def h3f_python_progress(user: Any, stage: Any, done: int, total: int) -> None:
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]
-def h3f_python_tap(  # noqa: PLR0913, PLR0917 - as h3f_tap_fn has them
+def h3f_python_tap(  # noqa: PLR0917 - as h3f_tap_fn has them
     user: Any, name: Any, row: int, rows: int, total_rows: int, cols: int, data: Any
 ) -> None:
     """h3f_tap_fn."""

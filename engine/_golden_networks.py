@@ -96,7 +96,7 @@ def tapped(context: Context) -> Iterator[Results]:
     """Collect the intermediate tensors of what runs inside; what never arrives stays NaN."""
     seen: Results = {}
 
-    def keep(  # noqa: PLR0913, PLR0917 - as a Tap
+    def keep(  # noqa: PLR0917 - as a Tap
         name: str, row: int, rows: int, total: int, cols: int, data: Array
     ) -> None:
         whole = seen.get(name)

@@ -1,0 +1,406 @@
+"""The phases of a render: check, encode, denoise, decode, assemble.
+
+Each takes what the one before left; between decoding and assembling that is on disk (raw frames
+and sound in the job's work folder), so that memory does not grow with the length of the video.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from h3farm.engine import _estimate, _sidecar, costs, media, packing
+from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas
+from h3farm.engine.configs import Normalization
+from h3farm.engine.durable import disk_errors, write_durably
+from h3farm.engine.errors import Cancelled, DiskError, NumericError, OutOfMemory
+from h3farm.engine.geometry import AUDIO_CHANNELS, FPS, audio_latents, latent_size, video_latents
+from h3farm.engine.machine import Machine
+from h3farm.engine.media import Clip, Ffmpeg
+from h3farm.engine.model import Model
+from h3farm.engine.output import OutputFolder, write_latents
+from h3farm.engine.progress import Progress
+from h3farm.engine.spec import RenderSpec
+
+READ_BYTES = 8 << 20  # of the raw frames at once, on their way into ffmpeg
+GB = 1e9
+
+Floats = npt.NDArray[np.float32]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One render: what is wanted, and where it goes. The spec's seed is drawn."""
+
+    spec: RenderSpec
+    outputs: Path
+    work: Path
+    job_id: str
+    started: datetime
+    on_progress: Callable[[Progress], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Latents:
+    """The state between denoise steps, as rows; in the end the latents themselves."""
+
+    video: Floats  # [video rows, C x 4]
+    audio: Floats  # [audio rows, C]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds by phase, from the monotonic clock."""
+
+    timings: dict[str, float] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the render began."""
+        return time.monotonic() - self.begun
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings[name] = round(time.monotonic() - start, 3)
+
+
+def render_job(
+    job: Job,
+    *,
+    open_model: Callable[[], Model],
+    context: Context,
+    ffmpeg: Ffmpeg,
+    machine: Machine,
+) -> dict[str, Any]:
+    """All phases; the fields of a RenderResult."""
+    render = _Render(job, context, ffmpeg, machine)
+    try:
+        return render.run(open_model)
+    finally:
+        context.on_progress(None)
+        shutil.rmtree(render.work, ignore_errors=True)
+
+
+class _Render:
+    """One render on its way."""
+
+    def __init__(self, job: Job, context: Context, ffmpeg: Ffmpeg, machine: Machine) -> None:
+        self.job = job
+        self.spec = job.spec
+        self.context = context
+        self.ffmpeg = ffmpeg
+        self.machine = machine
+        self.clock = Clock()
+        self.work = job.work / "render"
+        self.latent = (video_latents(self.spec.frames), *latent_size(*self._canvas()))
+        self.samples = media.samples_for(self.spec.frames) if self.spec.audio else None
+        self.grids: tuple[Floats, Floats] = (np.empty(0, np.float32), np.empty(0, np.float32))
+        self.log: list[str] = []
+        self.estimate: _estimate.Estimate | None = None
+
+    def _note(self, text: str) -> None:
+        """A line of the render's own log, which goes into its output folder."""
+        logger.info("%s: %s", self.job.job_id, text)
+        self.log.append(f"{self.clock.elapsed_s:9.2f} s  {text}\n")
+
+    def _canvas(self) -> tuple[int, int]:
+        return self.spec.width, self.spec.height
+
+    def run(self, open_model: Callable[[], Model]) -> dict[str, Any]:
+        """Check, then encode, denoise, decode and assemble."""
+        with self.clock.phase("check"):
+            self._report("check")
+            self.model = open_model()
+            self.ids, _ = self.model.tokenizer.present(self.spec.prompt)
+            self.estimate = _estimate.Estimate(self.model, self.spec, len(self.ids))
+            self._check_memory()
+            self._check_disk()
+            with disk_errors(f"cannot write into {self.work}"):
+                self.work.mkdir(parents=True, exist_ok=True)
+        with self.clock.phase("encode"):
+            text = self._encode()
+        with self.clock.phase("denoise"):
+            latents = self._denoise(text)
+        with self.clock.phase("decode_video"):
+            self._decode_video(latents)
+        with self.clock.phase("decode_audio"):
+            self._decode_audio(latents)
+        return self._assemble(latents)
+
+    # ---- progress and cancel ----
+
+    def _report(
+        self, phase: str, step: int = 0, steps: int = 0, block: int = 0, blocks: int = 0
+    ) -> None:
+        """Tell the caller, and look whether it has had enough."""
+        if self.context.cancelled:
+            raise Cancelled("the render was cancelled")
+        elapsed = self.clock.elapsed_s
+        remaining = self.estimate.remaining_s(phase, step, block, blocks) if self.estimate else None
+        self.job.on_progress(
+            Progress(
+                phase=phase,
+                step=step,
+                steps=steps,
+                block=block,
+                blocks=blocks,
+                elapsed_s=round(elapsed, 3),
+                remaining_s=remaining,
+            )
+        )
+
+    def _follow(self, phase: str, step: int = 0, steps: int = 0) -> None:
+        """Report from inside the next C call; blocks are layers or tiles."""
+        self._report(phase, step, steps)
+        self.context.on_progress(
+            lambda _, done, total: self._report(phase, step, steps, done, total)
+        )
+
+    # ---- check ----
+
+    def _check_memory(self) -> None:
+        """Refuse now what would run out of memory hours later."""
+        networks = costs.Networks(
+            text_encoder=self.model.encoder_config,
+            transformer=self.model.dit_config,
+            video_vae=self.model.video_vae_config,
+        )
+        phases = costs.memory_by_phase(networks, self.spec, len(self.ids))
+        phase, needed = max(phases.items(), key=lambda item: item[1])
+        available = self.machine.available_memory()
+        self._note(f"predicted peak of memory: {needed / GB:.2f} GB, in {phase}")
+        if available is not None and needed > available:
+            raise OutOfMemory(
+                f"this render needs {needed / GB:.1f} GB of memory in its largest phase ({phase}), "
+                f"and the machine has {available / GB:.1f} GB left: choose a smaller canvas or "
+                "fewer frames, or close other programs"
+            )
+
+    def _check_disk(self) -> None:
+        """The work files and the output, on the file systems where they will be."""
+        wanted: dict[int, tuple[int, int, Path]] = {}
+        for folder, size in (
+            (self.job.work, costs.disk_for_work(self.spec)),
+            (self.job.outputs, costs.disk_for_output(self.spec)),
+        ):
+            device, free = self.machine.free_disk(folder)
+            before = wanted.get(device, (0, free, folder))[0]
+            wanted[device] = (before + size, free, folder)
+        for needed, free, folder in wanted.values():
+            if needed > free:
+                raise DiskError(
+                    f"this render needs {needed / GB:.2f} GB of disk at {folder}, and "
+                    f"{free / GB:.2f} GB are free: free some space and submit it again"
+                )
+
+    # ---- encode ----
+
+    def _encode(self) -> Floats:
+        """The prompt's embedding [tokens, text_dim]."""
+        self._note(f"prompt: {len(self.ids)} tokens")
+        self._follow("encode")
+        return self.model.encoder.encode(self.ids)
+
+    # ---- denoise ----
+
+    def _denoise(self, text: Floats) -> Latents:
+        """Noise to latents, one engine call a step."""
+        spec = self.spec
+        sequence = packing.build_t2va(len(text), self.latent, audio_latents(spec.frames))
+        video_grid = sigmas(self.context, spec.video_shift, spec.steps + 1)
+        audio_grid = sigmas(self.context, spec.audio_shift, spec.steps + 1)
+        self.grids = (video_grid, audio_grid)
+        steps = min(len(video_grid), len(audio_grid)) - 1
+        state = self._noise()
+        times, indices = packing.run_times(
+            sequence, (1 - video_grid[:steps]).tolist(), (1 - audio_grid[:steps]).tolist()
+        )
+        self._follow("denoise", 0, steps)
+        with self.model.dit.begin(sequence, text, times) as run:
+            for step in range(steps):
+                self._follow("denoise", step, steps)
+                velocities = run.step(indices[step], state.video, state.audio)
+                euler_step(video_grid, step, velocities[0], state.video)
+                euler_step(audio_grid, step, velocities[1], state.audio)
+                self._note(f"step {step + 1} of {steps}")
+        self._report("denoise", steps, steps)
+        return state
+
+    def _noise(self) -> Latents:
+        """The seed's draws in the reference's order: the video latent, then the audio rows."""
+        dit = self.model.dit_config
+        channels = self.model.video_vae_config.latent_channels
+        rows = AUDIO_CHANNELS * audio_latents(self.spec.frames)
+        with Noise(self.context, self.spec.seed) as noise:
+            video = noise.draw((channels, *self.latent))
+            return Latents(video=packing.patchify(video), audio=noise.draw((rows, dit.audio_dim)))
+
+    # ---- decode ----
+
+    def _decode_video(self, latents: Latents) -> None:
+        """Latents to rgb24 frames in the work folder, clip by clip."""
+        vae = self.model.video_vae
+        latent = _denormalised(
+            packing.unpatchify(latents.video, self.latent), self.model.video_normalization
+        )
+        clips, frames, _ = vae.plan(self.latent[0])
+        carry = vae.new_carry(*self.latent[1:])
+        written = 0
+        with disk_errors(f"cannot write {self._frames}"), self._frames.open("wb") as file:
+            for clip in range(clips):
+                self._follow("decode_video", clip, clips)
+                rgb = pixels_to_rgb(self.context, vae.decode_clip(latent, clip, carry))
+                file.write(rgb.tobytes())
+                written += len(rgb)
+                self._note(f"clip {clip + 1} of {clips} decoded")
+        if written != frames or frames != self.spec.frames:
+            raise NumericError(f"the decoder made {written} frames instead of {self.spec.frames}")
+        self._report("decode_video", clips, clips)
+
+    def _decode_audio(self, latents: Latents) -> None:
+        """Latents to interleaved f32 samples in the work folder, as long as the picture."""
+        if self.samples is None:
+            return
+        self._follow("decode_audio")
+        latent = _denormalised(
+            packing.rows_to_audio(latents.audio), self.model.audio_normalization, axis=1
+        )
+        wave = self.model.audio_vae.decode(latent)
+        fitted = np.zeros((AUDIO_CHANNELS, self.samples), np.float32)
+        kept = min(self.samples, wave.shape[1])
+        fitted[:, :kept] = wave[:, :kept]
+        write_durably(self._sound, fitted.T.astype("<f4").tobytes())
+
+    @property
+    def _frames(self) -> Path:
+        return self.work / "frames.rgb"
+
+    @property
+    def _sound(self) -> Path:
+        return self.work / "sound.f32"
+
+    # ---- assemble ----
+
+    def _assemble(self, latents: Latents) -> dict[str, Any]:
+        """Make everything in a hidden folder, read the video back, and let it appear."""
+        spec = self.spec
+        started = self.job.started.astimezone()
+        with (
+            OutputFolder(
+                self.job.outputs, prompt=spec.prompt, job_id=self.job.job_id, started=started
+            ) as folder,
+            disk_errors("cannot write the output"),
+        ):
+            with self.clock.phase("assemble"):
+                self._write_media(folder.path)
+                self._keep(folder.path, latents)
+            self._write_sidecar(folder.path)
+            self._report("assemble", spec.frames, spec.frames)
+            final = folder.appear()
+        logger.info("%s: finished as %s", self.job.job_id, final)
+        return {
+            "folder": final,
+            "video": final / "video.mp4",
+            "poster": final / "poster.jpg",
+            "sidecar": final / "render.json",
+            "frames": spec.frames,
+            "width": spec.width,
+            "height": spec.height,
+            "duration_s": round(spec.frames / FPS, 3),
+            "timings": self.clock.timings,
+            "peak_bytes": self.context.memory_peak,
+        }
+
+    def _write_media(self, folder: Path) -> None:
+        """The mp4, read back, and its poster: the frame in the middle."""
+        spec = self.spec
+        clip = Clip(
+            width=spec.width,
+            height=spec.height,
+            frames=spec.frames,
+            samples=self.samples,
+            comment=_sidecar.embedded(spec),
+        )
+        video = folder / "video.mp4"
+        sound = None if self.samples is None else self._sound
+        media.encode_video(self.ffmpeg, clip, self._raw_frames("assemble"), sound, video)
+        media.verify_video(self.ffmpeg, video, clip)
+        with self._frames.open("rb") as file:
+            file.seek(spec.frames // 2 * clip.frame_bytes)
+            media.write_poster(
+                self.ffmpeg, clip, file.read(clip.frame_bytes), folder / "poster.jpg"
+            )
+        if spec.keep_frames:
+            pictures = folder / "frames"
+            pictures.mkdir()
+            media.write_frames(self.ffmpeg, clip, self._raw_frames("assemble"), pictures)
+        self._note("video encoded, and read back to its last frame")
+
+    def _raw_frames(self, phase: str) -> Iterator[bytes]:
+        """The decoded frames from the work folder, in blocks; reports as it goes."""
+        frame = self.spec.width * self.spec.height * 3
+        done = 0
+        with self._frames.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                yield block
+                done += len(block)
+                self._report(phase, done // frame, self.spec.frames)
+
+    def _keep(self, folder: Path, latents: Latents) -> None:
+        """The latents as the decoders' input has them, still normalised, and the log."""
+        if self.spec.keep_latents:
+            tensors = {
+                "video": packing.unpatchify(latents.video, self.latent),
+                "audio": packing.rows_to_audio(latents.audio),
+            }
+            about = {"spec_hash": self.spec.hash, "format": "h3farm latents 1, normalised"}
+            write_latents(folder / "latents.safetensors", tensors, about)
+        (folder / "log.txt").write_text("".join(self.log), encoding="utf-8")
+
+    def _write_sidecar(self, folder: Path) -> None:
+        text = _sidecar.text(
+            _sidecar.Facts(
+                spec=self.spec,
+                job_id=self.job.job_id,
+                started=self.job.started,
+                ended=self.job.started + timedelta(seconds=self.clock.elapsed_s),
+                model=self.model,
+                tokens=len(self.ids),
+                latent=self.latent,
+                grids=self.grids,
+                timings=self.clock.timings,
+                peak_bytes=self.context.memory_peak,
+                process_peak_bytes=self.machine.process_peak(),
+                isa=self.context.isa,
+                threads=self.context.threads,
+                samples=self.samples,
+            )
+        )
+        (folder / "render.json").write_text(text, encoding="utf-8")
+
+
+def _denormalised(latent: Floats, statistics: Normalization, axis: int = 0) -> Floats:
+    """What the decoders take: latent * std + mean, per channel along `axis`."""
+    shape = [1] * latent.ndim
+    shape[axis] = -1
+    mean, std = (
+        np.array(values, np.float32).reshape(shape) for values in (statistics.mean, statistics.std)
+    )
+    return np.ascontiguousarray(latent * std + mean)

@@ -1,0 +1,147 @@
+"""What a render needs before it is begun: memory, disk, and the work of each phase.
+
+Source of the formulas: docs/model.md, "Memory and work". They err on the large side by design: a
+refusal before the start costs seconds, running out of memory at step 17 costs the night.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from h3farm.engine.configs import DitConfig, TextEncoderConfig, VideoVaeConfig
+from h3farm.engine.geometry import (
+    AUDIO_CHANNELS,
+    SAMPLE_RATE,
+    audio_latents,
+    latent_size,
+    video_latents,
+)
+from h3farm.engine.media import samples_for
+from h3farm.engine.spec import RenderSpec
+
+F32 = 4
+CHUNK_ROWS = 1024  # rows that pass through a feed-forward layer at once: csrc/block.c
+SMALL_CHANGE = 32 << 20  # buffers that do not grow with the render
+CLIP_LATENTS_IN = 7  # latent frames that make one clip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Networks:
+    """Dimensions of a model, as far as they decide what a render costs."""
+
+    text_encoder: TextEncoderConfig
+    transformer: DitConfig
+    video_vae: VideoVaeConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows (tokens) of the packed sequence of a render."""
+
+    text: int
+    video: int
+    audio: int
+
+    @property
+    def total(self) -> int:
+        """Rows of the whole sequence."""
+        return self.text + self.video + self.audio
+
+
+def rows_of(spec: RenderSpec, text_rows: int) -> Rows:
+    """The sequence of a text-to-video render with a prompt of `text_rows` tokens."""
+    height, width = latent_size(spec.width, spec.height)
+    return Rows(
+        text=text_rows,
+        video=video_latents(spec.frames) * (height // 2) * (width // 2),
+        audio=AUDIO_CHANNELS * audio_latents(spec.frames),
+    )
+
+
+def tiles_of(vae: VideoVaeConfig, spec: RenderSpec) -> tuple[int, int]:
+    """(tiles a clip is decoded in, latent positions of one tile and frame)."""
+    tiles, area = 1, 1
+    for side in (spec.width, spec.height):
+        tiled = 0 < vae.tile < side
+        stride = vae.tile - vae.tile_overlap
+        tiles *= math.ceil((side - vae.tile_overlap) / stride) if tiled else 1
+        area *= (vae.tile if tiled else side) // vae.spatial_factor
+    return tiles, area
+
+
+def memory_by_phase(networks: Networks, spec: RenderSpec, text_rows: int) -> dict[str, int]:
+    """Bytes that each phase allocates at most. Mapped weights are not among them."""
+    phases = {
+        "encode": _encode_bytes(networks.text_encoder, text_rows),
+        "denoise": _denoise_bytes(networks.transformer, spec, rows_of(spec, text_rows)),
+        "decode_video": _decode_bytes(networks.video_vae, spec),
+    }
+    return {name: size + SMALL_CHANGE for name, size in phases.items()}
+
+
+def _encode_bytes(encoder: TextEncoderConfig, rows: int) -> int:
+    """Residual, its normalised copy, query, key, value, attention; gate and value of the FFN."""
+    heads = (2 * encoder.heads + 2 * encoder.kv_heads) * encoder.head_dim
+    chunk = min(rows, CHUNK_ROWS)
+    return F32 * (rows * (3 * encoder.hidden + heads) + chunk * 3 * encoder.ffn)
+
+
+def _denoise_bytes(dit: DitConfig, spec: RenderSpec, rows: Rows) -> int:
+    """Residual, key and value of every row; a chunk of everything else; the modulation tables.
+
+    A step has two times: the picture's modulates video and text rows, the sound's audio rows.
+    """
+    inner = dit.heads * dit.head_dim
+    kept = dit.hidden + 2 * inner + 6 * dit.rope_freqs + 2 * dit.text_dim
+    chunk = min(rows.total, CHUNK_ROWS) * (3 * dit.hidden + 4 * inner + 3 * dit.ffn)
+    tables = spec.steps * dit.layers * 3 * 6 * dit.hidden
+    latents = 4 * (rows.video * dit.video_dim + rows.audio * dit.audio_dim)
+    return F32 * (rows.total * kept + chunk + tables + latents)
+
+
+def _decode_bytes(vae: VideoVaeConfig, spec: RenderSpec) -> int:
+    """One tile's activations; the clip as f32 twice (blended, and handed out) and as bytes."""
+    hidden = vae.heads * vae.head_dim
+    _, area = tiles_of(vae, spec)
+    tokens = CLIP_LATENTS_IN * area + vae.registers + 1
+    frames = CLIP_LATENTS_IN * vae.temporal_factor
+    tile = tokens * (6 * hidden + 3 * vae.ffn) + frames * 3 * area * vae.spatial_factor**2
+    clip = frames * 3 * spec.width * spec.height
+    return F32 * (tile + 3 * clip) + clip
+
+
+def disk_for_work(spec: RenderSpec) -> int:
+    """Bytes of the raw frames and the raw sound between decoding and assembling."""
+    frames = spec.frames * spec.width * spec.height * 3
+    return frames + F32 * AUDIO_CHANNELS * samples_for(spec.frames) * spec.audio
+
+
+def disk_for_output(spec: RenderSpec) -> int:
+    """Bytes that the output folder has at most: noise at CRF 18 takes over one byte a pixel."""
+    pixels = spec.frames * spec.width * spec.height
+    sound = samples_for(spec.frames) * 192_000 // 8 // SAMPLE_RATE
+    frames = pixels * 3 * spec.keep_frames
+    height, width = latent_size(spec.width, spec.height)
+    latent = F32 * 64 * (video_latents(spec.frames) * height * width) * spec.keep_latents
+    return pixels * 3 // 2 + sound + frames + latent + (1 << 20)
+
+
+def work_by_phase(networks: Networks, spec: RenderSpec, text_rows: int) -> dict[str, float]:
+    """Floating-point operations of the long phases: of one denoise step, of one decoded clip.
+
+    Only their ratio is used, to guess how long decoding takes from measured steps.
+    """
+    dit, vae = networks.transformer, networks.video_vae
+    rows = rows_of(spec, text_rows).total
+    inner = dit.heads * dit.head_dim
+    linear = dit.layers * (4 * dit.hidden * inner + 3 * dit.hidden * dit.ffn)
+    tiles, area = tiles_of(vae, spec)
+    tokens = CLIP_LATENTS_IN * area + vae.registers + 1
+    hidden = vae.heads * vae.head_dim
+    decoder = vae.layers * (4 * hidden * hidden + 3 * hidden * vae.ffn)
+    return {
+        "denoise": 2.0 * rows * linear + 4.0 * rows * rows * inner * dit.layers,
+        "decode_video": tiles
+        * (2.0 * tokens * decoder + 4.0 * tokens * tokens * hidden * vae.layers),
+    }

@@ -1,0 +1,201 @@
+"""Rendering: one spec in, one output folder out, phase by phase.
+
+`Engine` keeps the model that was used last open, so that a queue of renders opens it once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from h3farm.engine._native import Context
+from h3farm.engine._phases import Job, render_job
+from h3farm.engine.errors import Cancelled
+from h3farm.engine.machine import Machine
+from h3farm.engine.media import Ffmpeg
+from h3farm.engine.model import Model
+from h3farm.engine.progress import Progress
+from h3farm.engine.spec import RenderSpec
+
+T = TypeVar("T")
+WAKE_S = 0.1  # how often the waiting thread lets signal handlers run
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderResult:
+    """What a render left: paths in its output folder, and what it took.
+
+    timings: seconds by phase. peak_bytes: the most memory the engine had allocated.
+    """
+
+    folder: Path
+    video: Path
+    poster: Path
+    sidecar: Path
+    frames: int
+    width: int
+    height: int
+    duration_s: float
+    timings: dict[str, float]
+    peak_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON values with a key per field."""
+        record = asdict(self)
+        for name in ("folder", "video", "poster", "sidecar"):
+            record[name] = str(record[name])
+        return record
+
+
+class Engine:
+    """The C engine with at most one model open. One render at a time."""
+
+    def __init__(
+        self,
+        *,
+        threads: int = 0,
+        ffmpeg: Ffmpeg | None = None,
+        machine: Machine | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """threads: 0 means one for each performance core. now: an aware clock, for names."""
+        self._context = Context(threads)
+        self._ffmpeg = ffmpeg or Ffmpeg()
+        self._machine = machine or Machine()
+        self._now = now
+        self._model: Model | None = None
+        self._lock = threading.Lock()
+        self._rendering = False
+        self.models_opened = 0
+
+    def render(
+        self,
+        spec: RenderSpec,
+        *,
+        model: Path,
+        outputs: Path,
+        work: Path,
+        job_id: str | None = None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> RenderResult:
+        """Render `spec` with the model in the folder `model`; blocks until it is done.
+
+        The computation runs in a thread of its own, so that the caller's signal handlers stay
+        prompt; `on_progress` is called there, and what it raises ends the render. work: a folder
+        for what is kept between phases; made when missing, removed at the end. job_id: None for a
+        render without a queue; part of the output's name and sidecar.
+
+        Raises an EngineError; Cancelled after `cancel`. Nothing appears under `outputs` then.
+        """
+        job = Job(
+            spec=spec.with_seed(),
+            outputs=outputs,
+            work=work,
+            job_id=job_id or f"direct-{time.time_ns():x}",
+            started=self._now(),
+            on_progress=on_progress,
+        )
+        with self._lock:
+            self._context.clear_cancel()
+            self._ffmpeg.clear_cancel()
+            self._rendering = True
+        try:
+            return in_thread(lambda: self._render(job, model), on_interrupt=self.cancel)
+        finally:
+            with self._lock:
+                self._rendering = False
+
+    def _render(self, job: Job, path: Path) -> RenderResult:
+        self._context.reset_memory_peak()
+        finished = render_job(
+            job,
+            open_model=lambda: self._opened(path),
+            context=self._context,
+            ffmpeg=self._ffmpeg,
+            machine=self._machine,
+        )
+        return RenderResult(**finished)
+
+    def _opened(self, path: Path) -> Model:
+        """The model at `path`: the open one when it is that, else that one opened in its place."""
+        if self._model is not None and self._model.path != path:
+            self._forget_model()
+        if self._model is None:
+            logger.info("opening %s", path)
+            self._model = Model(self._context, path)
+            self.models_opened += 1
+        return self._model
+
+    def cancel(self) -> None:
+        """End the render that runs, from any thread; without one it does nothing.
+
+        It is seen between tiles of work, and ffmpeg is killed: well under a second.
+        """
+        with self._lock:
+            if self._rendering:
+                self._context.cancel()
+                self._ffmpeg.cancel()
+
+    def _forget_model(self) -> None:
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+
+    def close(self) -> None:
+        """Close the model and the engine."""
+        self._forget_model()
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def in_thread(call: Callable[[], T], *, on_interrupt: Callable[[], None]) -> T:
+    """Run `call` in a thread and wait for it, awake for signals; its result, or what it raised.
+
+    Python runs signal handlers in the main thread between its own instructions: a call into C made
+    there would hold them up. When a handler raises (Ctrl-C), `on_interrupt` is called, the thread
+    is waited for, and the handler's exception goes on.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="render")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(WAKE_S)
+    except BaseException:
+        on_interrupt()
+        thread.join()
+        if errors and not isinstance(errors[0], Cancelled):
+            logger.warning("the interrupted render had failed already: %s", errors[0])
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
