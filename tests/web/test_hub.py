@@ -146,10 +146,12 @@ def test_streams_end_when_the_hub_closes(hub: Hub) -> None:
 
 def test_a_stream_over_http_follows_the_queue(client: FlaskClient, queue: RenderQueue) -> None:
     """Through a real store: the record changes, the stream says so."""
+    hub = client.application.extensions[EXTENSION].hub
+    hub.stream().close()  # the first one starts the watch
+    following(hub)
     answer = client.get("/api/events", buffered=False)
     assert answer.mimetype == "text/event-stream"
     assert answer.headers["Cache-Control"] == "no-store"
-    following(client.application.extensions[EXTENSION].hub)
     messages = (parsed(chunk.decode()) for chunk in answer.iter_encoded())
     assert next(messages) == [EVERYTHING]
     job = queue.submit(RenderSpec.from_json({"prompt": "x", "model": "tiny-h3"}))
