@@ -1,7 +1,6 @@
 /* Matrix products: every instruction set against the formula in double. */
 #include "harness.h"
 #include "kernels.h"
-#include "kernels_table.h"
 
 #include <math.h>
 #include <pthread.h>
