@@ -49,9 +49,7 @@ def run_trial(
         seed=trial.seed,
         model=model.name,
     )
-    result = engine.render(
-        spec, model, folder / "outputs", work=folder / "work", on_progress=lambda progress: None
-    )
+    result = engine.render(spec, model=model, outputs=folder / "outputs", work=folder / "work")
     frames, wave = read_video(result.video, trial.shape.width, trial.shape.height)
     return verdict(frames, wave, trial.scene)
 
