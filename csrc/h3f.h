@@ -219,7 +219,8 @@ H3F_API int h3f_dit_step(h3f_dit_run *run, const int32_t *row_times, const float
 /* ---- schedule and noise -------------------------------------------------------------------- */
 
 /* points grid points, the terminal 0 included (points - 1 evaluations), shifted by `shift`, equal
- * neighbours dropped. sigmas: [points]; *count how many were written. points >= 2, shift > 0. */
+ * neighbours dropped, so that sigmas fall from 1 to 0. sigmas: [points]; *count how many were written.
+ * points >= 2, shift 0.001 .. 1e6. */
 H3F_API int h3f_sigmas(h3f_context *ctx, float shift, int32_t points, float *sigmas, int32_t *count);
 
 /* sample += the Euler step from sigmas[step] to sigmas[step + 1], in place. sample, velocity: [count]. */

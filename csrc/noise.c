@@ -1,8 +1,8 @@
 /* torch's CPU generator: MT19937 and Box-Muller, so that a seed gives the reference's noise.
  *
- * MT19937: M. Matsumoto, T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998). The two ways of drawing
- * normal numbers are torch.randn's: below 16 elements one by one in double precision, from 16 on by
- * blocks of 16 in single precision. */
+ * MT19937: M. Matsumoto, T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998). The two ways of
+ * drawing normal numbers are torch.randn's: below 16 elements one by one in double precision, from
+ * 16 on by blocks of 16 in single precision. */
 #include "context.h"
 
 #include <math.h>

@@ -13,13 +13,16 @@ static float linear_sigma(int32_t i, int32_t points) {
 int h3f_sigmas(h3f_context *ctx, float shift, int32_t points, float *sigmas, int32_t *count) {
     if (points < 2)
         return h3f_fail(ctx, H3F_EINVAL, "a schedule needs at least 2 grid points, got %d", points);
-    if (!(shift > 0) || !isfinite(shift))
-        return h3f_fail(ctx, H3F_EINVAL, "shift must be a number above 0, got %g", (double)shift);
+    /* Below, 1 + (shift - 1) loses what makes the first sigma 1. */
+    if (!(shift >= 1e-3F && shift <= 1e6F))
+        return h3f_fail(ctx, H3F_EINVAL, "shift must be from 0.001 to 1000000, got %.9g",
+                        (double)shift);
     int32_t written = 0;
     for (int32_t i = 0; i < points; i++) {
         const float b = linear_sigma(i, points);
         const float sigma = shift * b / (1.0F + (shift - 1.0F) * b);
-        if (written == 0 || sigma != sigmas[written - 1])
+        /* Neighbours that crowd together may even rise by a rounding. */
+        if (written == 0 || sigma < sigmas[written - 1])
             sigmas[written++] = sigma;
     }
     *count = written;
