@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Rows of a chunk. Enough that reading a block's weights again for each chunk costs little beside the
- * arithmetic (2 x 1024 operations a weight), few enough that a chunk of the release's feed-forward
- * stays near 0.2 GB. */
+/* Rows of a chunk. Enough that reading a block's weights again for each chunk costs little beside
+ * the arithmetic (2 x 1024 operations a weight), few enough that a chunk of the release's
+ * feed-forward stays near 0.2 GB. */
 enum { CHUNK = 1024 };
 
 static size_t floats(int64_t a, int64_t b) {

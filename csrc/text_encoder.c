@@ -35,8 +35,8 @@ static int read_attention(const h3f_checkpoint *checkpoint, const h3f_text_encod
     const int64_t inner = (int64_t)shape->heads * shape->head_dim;
     const int64_t kv_inner = (int64_t)shape->kv_heads * shape->head_dim;
     h3f_block *layer = &encoder->layers[i];
-    H3F_TRY(h3f_find_matrix(checkpoint, inner, hidden, &layer->q.w,
-                            LAYER "self_attn.q_proj.weight", i));
+    H3F_TRY(h3f_find_matrix(checkpoint, inner, hidden, &layer->q.w, LAYER "self_attn.q_proj.weight",
+                            i));
     H3F_TRY(h3f_find_matrix(checkpoint, kv_inner, hidden, &layer->k.w,
                             LAYER "self_attn.k_proj.weight", i));
     H3F_TRY(h3f_find_matrix(checkpoint, kv_inner, hidden, &layer->v.w,
@@ -49,15 +49,16 @@ static int read_attention(const h3f_checkpoint *checkpoint, const h3f_text_encod
                            LAYER "self_attn.k_norm.weight", i);
 }
 
-static int read_layer(const h3f_checkpoint *checkpoint, const h3f_text_encoder *encoder, int32_t i) {
+static int read_layer(const h3f_checkpoint *checkpoint, const h3f_text_encoder *encoder,
+                      int32_t i) {
     const int64_t hidden = encoder->shape.hidden, ffn = encoder->shape.ffn;
     h3f_block *layer = &encoder->layers[i];
     H3F_TRY(read_attention(checkpoint, encoder, i));
     H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->norm1, LAYER "input_layernorm.weight", i));
     H3F_TRY(h3f_read_vector(checkpoint, hidden, layer->norm2,
                             LAYER "post_attention_layernorm.weight", i));
-    H3F_TRY(h3f_find_matrix(checkpoint, ffn, hidden, &layer->gate.w, LAYER "mlp.gate_proj.weight",
-                            i));
+    H3F_TRY(
+        h3f_find_matrix(checkpoint, ffn, hidden, &layer->gate.w, LAYER "mlp.gate_proj.weight", i));
     H3F_TRY(h3f_find_matrix(checkpoint, ffn, hidden, &layer->up.w, LAYER "mlp.up_proj.weight", i));
     return h3f_find_matrix(checkpoint, hidden, ffn, &layer->down.w, LAYER "mlp.down_proj.weight",
                            i);
