@@ -48,21 +48,26 @@ class Tree:
     root: Path
     layout: str
 
-    def folder(self, component: Component) -> Path:
-        """Where a component's config.json is."""
+    def has(self, component: Component) -> bool:
+        """Whether the tree has a component at all."""
+        return self.place(component).is_dir()
+
+    def place(self, component: Component) -> Path:
+        """Where a component's config.json belongs."""
         if component == "video_vae" and self.layout == "diffusers":
             return self.root / "vae"
         return self.root / component
 
-    def has(self, component: Component) -> bool:
-        """Whether the tree has a component at all."""
-        return self.folder(component).is_dir()
+    def folder(self, component: Component) -> Path:
+        """Where a component's config.json is; CheckpointError when there is no such folder."""
+        folder = self.place(component)
+        if not folder.is_dir():
+            raise CheckpointError(f"{self.root}: the model has no folder {folder.name}/")
+        return folder
 
     def files(self, component: Component) -> list[Path]:
         """The safetensors files of a component, all of them there; else CheckpointError."""
         folder = self.folder(component)
-        if not folder.is_dir():
-            raise CheckpointError(f"{self.root}: the model has no folder {folder.name}/")
         if component == "video_vae" and self.layout == "official":
             folder = configs.source_folder(folder)
         return weight_files(folder)
@@ -290,7 +295,7 @@ def _describe_component(tree: Tree, name: Component, problems: list[str]) -> dic
         parameters += sum(prod(entry.shape) for entry in header.values())
         dtypes.update(entry.dtype for entry in header.values())
     return {
-        "folder": str(tree.folder(name)),
+        "folder": str(tree.place(name)),
         "files": [{"name": f.name, "bytes": f.stat().st_size} for f in files],
         "bytes": sum(f.stat().st_size for f in files),
         "tensors": tensors,
