@@ -9,6 +9,7 @@ from h3farm.web.outputs import Outputs, Render
 from h3farm.worker.queue import OVER, RenderJob, RenderQueue, State, StoreUnavailable, WorkerStatus
 
 EXTENSION = "h3farm"
+NOT_READY = {"starting": "Worker starting", "suspended": "Suspended"}
 SHOWN_WAITING = 100
 SHOWN_RECENT = 12
 
@@ -79,8 +80,8 @@ def pulse() -> Pulse:
         return Pulse(sentence=f"No worker{behind}", tone="warn")
     if counts[State.RUNNING]:
         return Pulse(sentence=f"Rendering{behind}", tone="busy")
-    if worker.state == "starting":
-        return Pulse(sentence=f"Worker starting{behind}", tone="warn")
+    if worker.state in NOT_READY:
+        return Pulse(sentence=f"{NOT_READY[worker.state]}{behind}", tone="warn")
     return Pulse(sentence=f"Ready{behind}", tone="good")
 
 

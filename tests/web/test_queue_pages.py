@@ -314,3 +314,26 @@ def test_a_waiting_job_needs_no_scripts_to_be_seen(
     page = client.get(f"/jobs/{job.id}").text
     assert "It is next." in page
     assert "data-live=" in page
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ("", "No worker"),
+        ("started", "Worker starting"),
+        ("suspended", "Suspended"),
+        ("idle", "Ready"),
+    ],
+)
+def test_every_page_says_how_the_farm_is(
+    client: FlaskClient,
+    queue: RenderQueue,
+    submit: Callable[..., RenderJob],
+    state: str,
+    sentence: str,
+) -> None:
+    if state:
+        queue.connection.hset("rq:worker:h3farm", mapping={"pid": "1", "state": state})
+    assert f'id="status">{sentence}</p>' in client.get("/gallery").text
+    submit()
+    assert f'id="status">{sentence}, 1 waiting</p>' in client.get("/live").text
