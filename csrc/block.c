@@ -8,33 +8,25 @@
  * feed-forward stays near 0.2 GB. */
 enum { CHUNK = 1024 };
 
-static size_t floats(int64_t a, int64_t b) {
-    return (size_t)a * (size_t)b * sizeof(float);
-}
-
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 void h3f_block_layout(h3f_arena *arena, const h3f_block_shape *shape, h3f_block *block) {
-    block->norm1 = h3f_arena_take(arena, floats(shape->hidden, 1));
-    block->norm2 = h3f_arena_take(arena, floats(shape->hidden, 1));
-    block->q_norm = h3f_arena_take(arena, floats(shape->head_dim, 1));
-    block->k_norm = h3f_arena_take(arena, floats(shape->head_dim, 1));
+    block->norm1 = h3f_take_floats(arena, shape->hidden, 1);
+    block->norm2 = h3f_take_floats(arena, shape->hidden, 1);
+    block->q_norm = h3f_take_floats(arena, shape->head_dim, 1);
+    block->k_norm = h3f_take_floats(arena, shape->head_dim, 1);
 }
 
 void h3f_block_buffers_layout(h3f_arena *arena, const h3f_block_shape *shape, int64_t rows,
                               h3f_block_buffers *buffers) {
-    const int64_t chunk = rows < CHUNK ? rows : CHUNK;
+    const int64_t chunk = h3f_min(rows, CHUNK);
     const int64_t inner = (int64_t)shape->heads * shape->head_dim;
     const int64_t kv_inner = (int64_t)shape->kv_heads * shape->head_dim;
-    const int64_t widest = larger(shape->hidden, larger(inner, shape->ffn));
+    const int64_t widest = h3f_max(shape->hidden, h3f_max(inner, shape->ffn));
     buffers->rows = rows;
     buffers->chunk = chunk;
-    buffers->k = h3f_arena_take(arena, floats(rows, kv_inner));
-    buffers->v = h3f_arena_take(arena, floats(rows, kv_inner));
-    buffers->n = h3f_arena_take(arena, floats(chunk, shape->hidden));
-    buffers->q = h3f_arena_take(arena, floats(chunk, larger(inner, 2 * shape->ffn)));
+    buffers->k = h3f_take_floats(arena, rows, kv_inner);
+    buffers->v = h3f_take_floats(arena, rows, kv_inner);
+    buffers->n = h3f_take_floats(arena, chunk, shape->hidden);
+    buffers->q = h3f_take_floats(arena, chunk, h3f_max(inner, 2 * shape->ffn));
     buffers->gate = buffers->q;
     buffers->up = buffers->q ? buffers->q + chunk * shape->ffn : NULL;
     for (int i = 0; i < H3F_MODULATIONS; i++)
@@ -199,7 +191,7 @@ static int each_chunk(h3f_context *ctx, const h3f_block_pass *pass, float *x,
         const chunk c = {.ctx = ctx,
                          .pass = pass,
                          .first = first,
-                         .rows = rows - first < size ? rows - first : size,
+                         .rows = h3f_min(size, rows - first),
                          .x = x + first * pass->shape->hidden};
         point_at_modulation(&c);
         H3F_TRY(step(&c));

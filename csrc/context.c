@@ -47,6 +47,14 @@ int h3f_fail(h3f_context *ctx, int code, const char *format, ...) {
     return code;
 }
 
+int h3f_check_fields(h3f_context *ctx, const char *network, const h3f_field *fields, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
+            return h3f_fail(ctx, H3F_EINVAL, "%s: %s is %d, expected %d to %d", network,
+                            fields[i].name, fields[i].value, fields[i].least, fields[i].most);
+    return H3F_OK;
+}
+
 const char *h3f_error(const h3f_context *ctx) {
     return ctx ? ctx->message : early_message;
 }

@@ -59,4 +59,23 @@ void h3f_free(h3f_context *ctx, void *memory); /* NULL is allowed */
 /* a * b, or false on overflow or a negative factor; for sizes that a file or a caller supplies. */
 bool h3f_mul_size(int64_t a, int64_t b, int64_t *product);
 
+static inline int64_t h3f_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t h3f_max(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* A number of a network's config and what it may be. */
+typedef struct h3f_field {
+    const char *name;
+    int32_t value, least, most;
+} h3f_field;
+
+/* H3F_EINVAL names the network and the first field that is out of its range. The ranges keep
+ * products of two fields far from overflow; what fits together, the tensors' shapes tell. */
+int h3f_check_fields(h3f_context *ctx, const char *network, const h3f_field *fields, size_t count);
+
 #endif
+

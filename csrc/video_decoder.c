@@ -146,15 +146,11 @@ void h3f_video_decoder_close(h3f_video_decoder *decoder) {
 
 /* ---- memory of a tile ---- */
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 int h3f_video_tile_init(const h3f_video_decoder *decoder, int32_t frames, int32_t height,
                         int32_t width, h3f_video_tile *tile) {
     const h3f_video_vae_config *config = &decoder->config;
-    const int64_t widest = larger(4 * decoder->hidden + 2 * (int64_t)config->ffn, decoder->pixels) *
-                           16;
+    const int64_t widest =
+        h3f_max(4 * decoder->hidden + 2 * (int64_t)config->ffn, decoder->pixels) * 16;
     int64_t area, tokens, bytes;
     if (!h3f_mul_size(height, width, &area) || !h3f_mul_size(area, frames, &tokens) ||
         !h3f_mul_size(tokens + config->registers + 1, widest, &bytes))
@@ -165,14 +161,14 @@ int h3f_video_tile_init(const h3f_video_decoder *decoder, int32_t frames, int32_
     /* The feed-forward overlays q, k and v: as many rows as fit there, but not so few that reading
      * the weights again for each chunk would show. */
     const int64_t fitting = tile->rows * 3 * decoder->hidden / (2 * (int64_t)config->ffn);
-    tile->chunk = larger(fitting, 256);
+    tile->chunk = h3f_max(fitting, 256);
     if (tile->chunk > tile->rows)
         tile->chunk = tile->rows;
     return H3F_OK;
 }
 
 static size_t scratch_bytes(const h3f_video_decoder *decoder, const h3f_video_tile *tile) {
-    const int64_t widest = larger(decoder->hidden, decoder->config.latent_channels);
+    const int64_t widest = h3f_max(decoder->hidden, decoder->config.latent_channels);
     const size_t all = h3f_linear_scratch(tile->rows, widest);
     const size_t chunk = h3f_linear_scratch(tile->chunk, decoder->config.ffn);
     return all > chunk ? all : chunk;
@@ -182,8 +178,8 @@ void h3f_video_tile_layout(const h3f_video_decoder *decoder, h3f_arena *arena,
                            h3f_video_tile *tile) {
     const h3f_video_vae_config *config = &decoder->config;
     const int64_t hidden = decoder->hidden, rows = tile->rows;
-    const int64_t work = larger(larger(rows * 3 * hidden, tile->chunk * 2 * config->ffn),
-                                tile->tokens * larger(decoder->pixels, config->latent_channels));
+    const int64_t work = h3f_max(h3f_max(rows * 3 * hidden, tile->chunk * 2 * config->ffn),
+                                 tile->tokens * h3f_max(decoder->pixels, config->latent_channels));
     const size_t table = (size_t)(rows * (config->rope_dim / 2)) * sizeof(float);
     tile->latent = h3f_arena_take(arena,
                                   (size_t)(tile->tokens * config->latent_channels) * sizeof(float));

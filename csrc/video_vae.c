@@ -10,19 +10,6 @@ struct h3f_video_vae {
 
 /* ---- open ---- */
 
-typedef struct field {
-    const char *name;
-    int32_t value, least, most;
-} field;
-
-static int check_fields(h3f_context *ctx, const field *fields, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
-            return h3f_fail(ctx, H3F_EINVAL, "video VAE: %s is %d, expected %d to %d",
-                            fields[i].name, fields[i].value, fields[i].least, fields[i].most);
-    return H3F_OK;
-}
-
 static int check_tiles(h3f_context *ctx, const h3f_video_vae_config *config) {
     const int32_t unit = config->spatial_factor, tile = config->tile,
                   overlap = config->tile_overlap;
@@ -40,7 +27,7 @@ static int check_tiles(h3f_context *ctx, const h3f_video_vae_config *config) {
 }
 
 static int check_config(h3f_context *ctx, const h3f_video_vae_config *config) {
-    const field fields[] = {
+    const h3f_field fields[] = {
         {"latent_channels", config->latent_channels, 1, 65536},
         {"layers", config->layers, 1, 65536},
         {"heads", config->heads, 1, 65536},
@@ -50,7 +37,7 @@ static int check_config(h3f_context *ctx, const h3f_video_vae_config *config) {
         {"spatial_factor", config->spatial_factor, 1, 4096},
         {"temporal_factor", config->temporal_factor, 1, 4096},
     };
-    H3F_TRY(check_fields(ctx, fields, sizeof fields / sizeof *fields));
+    H3F_TRY(h3f_check_fields(ctx, "video VAE", fields, sizeof fields / sizeof *fields));
     if (config->rope_dim < 0 || config->rope_dim % 6 != 0 || config->rope_dim > config->head_dim)
         return h3f_fail(ctx, H3F_EINVAL,
                         "video VAE: rope_dim is %d, expected a multiple of 6 up to head_dim %d",
