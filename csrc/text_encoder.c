@@ -65,9 +65,13 @@ static int read_layer(const h3f_checkpoint *checkpoint, const h3f_text_encoder *
 }
 
 static int check_config(h3f_context *ctx, const h3f_text_encoder_config *c) {
-    if (c->hidden < 1 || c->heads < 1 || c->kv_heads < 1 || c->head_dim < 2 || c->ffn < 1 ||
-        c->vocab < 1 || c->layers < 0)
-        return h3f_fail(ctx, H3F_EINVAL, "text encoder: a dimension of the config is below 1");
+    const h3f_field fields[] = {
+        {"hidden", c->hidden, 1, 1 << 20},   {"heads", c->heads, 1, 65536},
+        {"kv_heads", c->kv_heads, 1, 65536}, {"head_dim", c->head_dim, 1, 65536},
+        {"ffn", c->ffn, 1, 1 << 24},         {"vocab", c->vocab, 1, 1 << 24},
+        {"layers", c->layers, 0, 65536},
+    };
+    H3F_TRY(h3f_check_fields(ctx, "text encoder", fields, sizeof fields / sizeof *fields));
     if (c->heads % c->kv_heads != 0)
         return h3f_fail(ctx, H3F_EINVAL,
                         "text encoder: %d heads cannot share %d key/value heads evenly", c->heads,
@@ -75,6 +79,10 @@ static int check_config(h3f_context *ctx, const h3f_text_encoder_config *c) {
     if (c->head_dim % 2 != 0)
         return h3f_fail(ctx, H3F_EINVAL, "text encoder: head size %d is odd, rotation needs pairs",
                         c->head_dim);
+    if (!(c->rope_theta > 0) || !(c->rms_eps >= 0))
+        return h3f_fail(ctx, H3F_EINVAL,
+                        "text encoder: rope_theta is %g and rms_eps %g, expected positive numbers",
+                        c->rope_theta, (double)c->rms_eps);
     return H3F_OK;
 }
 
@@ -132,10 +140,10 @@ typedef struct encode_buffers {
 } encode_buffers;
 
 static void layout_buffers(const h3f_text_encoder *encoder, int64_t count, encode_buffers *b) {
-    const size_t table = (size_t)count * (size_t)encoder->shape.pairs * sizeof(float);
-    b->cosine = h3f_arena_take(&b->arena, table);
-    b->sine = h3f_arena_take(&b->arena, table);
-    b->both = h3f_arena_take(&b->arena, 2 * (size_t)encoder->shape.pairs * sizeof(float));
+    const int64_t pairs = encoder->shape.pairs;
+    b->cosine = h3f_take_floats(&b->arena, count, pairs);
+    b->sine = h3f_take_floats(&b->arena, count, pairs);
+    b->both = h3f_take_floats(&b->arena, 2, pairs);
     h3f_block_buffers_layout(&b->arena, &encoder->shape, count, &b->block);
 }
 
