@@ -133,3 +133,24 @@ def test_wrong_settings_are_one_sentence(environment: dict[str, str]) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "H3FARM_PORT is 'http': it must be a whole number from 1 to 65535.\n"
+
+
+def test_it_ends_when_its_supervisor_was_killed(environment: dict[str, str]) -> None:
+    """Else the next farm would find its port taken."""
+    start = "import subprocess, sys; subprocess.run([sys.executable, '-m', 'h3farm.web'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", start], env=environment, stderr=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stderr is not None
+        assert any(READY in line for line in supervisor.stderr)
+        supervisor.kill()
+        supervisor.communicate(timeout=30)  # until the last process that holds stderr has ended
+
+
+def test_it_logs_where_the_farm_does(
+    server: subprocess.Popen[str], environment: dict[str, str]
+) -> None:
+    server.terminate()
+    server.communicate(timeout=30)
+    log = Path(environment["H3FARM_HOME"], "state", "logs", "web.log").read_text()
+    assert READY in log
