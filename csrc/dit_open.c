@@ -43,7 +43,7 @@ static void layout_vectors(h3f_arena *arena, h3f_dit *dit) {
 
 /* ---- what the file holds ---- */
 
-/* <name>.weight and <name>.bias. The bias has its place already; it is const to all but the opener. */
+/* <name>.weight and <name>.bias. The bias has its place already, const to all but the opener. */
 static int read_linear(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols,
                        const char *name, h3f_linear *linear) {
     H3F_TRY(h3f_find_matrix(checkpoint, rows, cols, &linear->w, "%s.weight", name));
@@ -61,17 +61,17 @@ static int read_block(const h3f_checkpoint *checkpoint, const h3f_block_shape *s
     h3f_mat qkv[3], gate_up[2];
     H3F_TRY(h3f_read_vector(checkpoint, hidden, block->norm1, "%s.%d.norm1.weight", list, i));
     H3F_TRY(h3f_read_vector(checkpoint, hidden, block->norm2, "%s.%d.norm2.weight", list, i));
-    H3F_TRY(h3f_read_vector(checkpoint, shape->head_dim, block->q_norm,
-                            "%s.%d.attn.q_norm.weight", list, i));
-    H3F_TRY(h3f_read_vector(checkpoint, shape->head_dim, block->k_norm,
-                            "%s.%d.attn.k_norm.weight", list, i));
+    H3F_TRY(h3f_read_vector(checkpoint, shape->head_dim, block->q_norm, "%s.%d.attn.q_norm.weight",
+                            list, i));
+    H3F_TRY(h3f_read_vector(checkpoint, shape->head_dim, block->k_norm, "%s.%d.attn.k_norm.weight",
+                            list, i));
     H3F_TRY(h3f_find_qkv(checkpoint, shape->heads, shape->head_dim, hidden, qkv, NULL, "%s.%d.attn",
                          list, i));
     H3F_TRY(h3f_find_matrix(checkpoint, hidden, inner, &block->out.w, "%s.%d.attn.out_proj.weight",
                             list, i));
     H3F_TRY(h3f_find_gate_up(checkpoint, ffn, hidden, gate_up, NULL, "%s.%d.mlp.fc1", list, i));
-    H3F_TRY(h3f_find_matrix(checkpoint, hidden, ffn, &block->down.w, "%s.%d.mlp.fc2.weight", list,
-                            i));
+    H3F_TRY(
+        h3f_find_matrix(checkpoint, hidden, ffn, &block->down.w, "%s.%d.mlp.fc2.weight", list, i));
     block->q.w = qkv[0];
     block->k.w = qkv[1];
     block->v.w = qkv[2];
@@ -90,13 +90,13 @@ static int read_ends(const h3f_checkpoint *checkpoint, h3f_dit *dit) {
                         &dit->time_in));
     H3F_TRY(read_linear(checkpoint, c->time_dim, c->time_hidden, "time_embedder.proj_out",
                         &dit->time_out));
-    H3F_TRY(h3f_read_vector(checkpoint, hidden, dit->refiner_norm,
-                            "token_refiner.final_norm.weight"));
+    H3F_TRY(
+        h3f_read_vector(checkpoint, hidden, dit->refiner_norm, "token_refiner.final_norm.weight"));
     H3F_TRY(h3f_read_vector(checkpoint, hidden, dit->final_norm, "final_layer.norm.weight"));
     H3F_TRY(read_linear(checkpoint, 2 * hidden, c->time_dim, "final_layer.adaln_proj.linear",
                         &dit->final_adaln));
-    H3F_TRY(read_linear(checkpoint, c->video_dim, hidden, "final_layer.video_out",
-                        &dit->video_out));
+    H3F_TRY(
+        read_linear(checkpoint, c->video_dim, hidden, "final_layer.video_out", &dit->video_out));
     return read_linear(checkpoint, c->audio_dim, hidden, "final_layer.audio_out", &dit->audio_out);
 }
 
@@ -138,8 +138,8 @@ static int check_config(h3f_context *ctx, const h3f_dit_config *c) {
     if (c->layers < 0 || c->refiner_layers < 0)
         return h3f_fail(ctx, H3F_EINVAL, "transformer: a layer count of the config is below 0");
     if (c->freq_dim % 2 != 0)
-        return h3f_fail(ctx, H3F_EINVAL, "transformer: %d time frequencies, needed is an even number",
-                        c->freq_dim);
+        return h3f_fail(ctx, H3F_EINVAL,
+                        "transformer: %d time frequencies, needed is an even number", c->freq_dim);
     if (c->rope_freqs < 1 || 6 * (int64_t)c->rope_freqs > c->head_dim)
         return h3f_fail(ctx, H3F_EINVAL,
                         "transformer: %d rotary frequencies an axis do not fit a head of %d",
