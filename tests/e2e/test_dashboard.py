@@ -73,6 +73,23 @@ def test_a_running_job_is_followed_live(open_page: Open, dashboard, video: bytes
     expect(page.locator("#running .running")).to_have_count(0)
 
 
+def test_a_video_plays_on_while_other_jobs_change(
+    open_page: Open, dashboard, video: bytes, play: Play
+) -> None:
+    job = dashboard.submit("mine")
+    dashboard.begin(job)
+    page = open_page(f"{dashboard.url}jobs/{job.id}")
+    dashboard.finish(job, video)
+    player = page.locator("video")
+    player.evaluate("video => { video.loop = true; video.play(); }")
+    dashboard.submit("another")
+    expect(page.locator("#status")).to_have_text("Ready, 1 waiting")
+    dashboard.submit("and another")
+    expect(page.locator("#status")).to_have_text("Ready, 2 waiting")
+    assert play(player)["brightest"] > 100
+    assert player.evaluate("video => video.played.length") == 1
+
+
 def test_a_page_opened_in_the_middle_shows_the_middle(open_page: Open, dashboard) -> None:
     job = dashboard.submit("in the middle")
     dashboard.begin(job)

@@ -4,6 +4,7 @@ import { announce, ask, replaceParts } from "./page.js";
 
 const POLL_MS = 5000; // when there is no stream
 const CALM_MS = 30000; // with a stream: what no event tells, such as a worker that died
+const BOARD = "/live"; // on any page: of its parts those that the page has are replaced
 const OVER = ["done", "failed", "cancelled"];
 
 let url;
@@ -14,9 +15,8 @@ let fetching = false;
 let again = false;
 
 export function start() {
-  const main = document.querySelector("[data-live]");
-  if (!main) return;
-  url = main.dataset.live;
+  const main = document.querySelector("main");
+  url = main.dataset.live ?? BOARD;
   watched = main.dataset.liveJob;
   document.addEventListener("visibilitychange", follow);
   document.addEventListener("farm:changed", refresh);
@@ -55,7 +55,8 @@ function changed(jobs) {
 
 /** One request at a time; what happens meanwhile asks for one more. */
 async function refresh() {
-  if (document.getElementById("job") && OVER.includes(document.getElementById("job").dataset.state)) return;
+  // A finished job does not change any more, and its video must not start over.
+  if (watched && OVER.includes(document.getElementById("job")?.dataset.state)) [url, watched] = [BOARD];
   if (fetching) {
     again = true;
     return;
