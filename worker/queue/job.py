@@ -74,6 +74,12 @@ class RenderJob:
             "spec": self.spec.to_json(),
         }
 
+    def durable(self) -> dict[str, Any]:
+        """What the job's folder keeps: everything that means something after a restart."""
+        record = self.to_json()
+        del record["position"], record["progress"]
+        return record
+
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`; what a record of a job folder lacks gets its default."""

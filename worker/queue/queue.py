@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -119,8 +119,8 @@ class RenderQueue:
                 created_at=stamp(moment),
             )
             try:
-                self.records.folders.write(job.id, _durable(job))
-                self._push(job)
+                self.folders.write(job.id, job.durable())
+                self.push(job)
             except BaseException:
                 # Not acknowledged, so nothing may bring it back from the disk later.
                 self.folders.release(job.id)
@@ -187,6 +187,11 @@ class RenderQueue:
         with store_errors(self.settings):
             return self.records.models() or {}
 
+    def publish_models(self, models: Mapping[str, Mapping[str, Any]]) -> None:
+        """For the worker: replace the list of models that jobs may name."""
+        with store_errors(self.settings):
+            self.records.publish_models(models)
+
     def worker(self) -> WorkerStatus | None:
         """The worker, or None when none runs."""
         with store_errors(self.settings):
@@ -233,7 +238,8 @@ class RenderQueue:
             description=job.spec.prompt[:DESCRIPTION_LENGTH],
         )
 
-    def _push(self, job: RenderJob) -> None:
+    def push(self, job: RenderJob) -> None:
+        """Put a job into both halves of the store and at its place in the list, in one step."""
         rq_job = self.make_rq_job(job)
         with self.connection.pipeline() as pipeline:
             self.rq_queue._prepare_for_queue(rq_job)
@@ -299,12 +305,6 @@ class RenderQueue:
         else:
             sentence = f"model must be one of {', '.join(models)}, got {name!r}"
         raise UnknownModel(name, tuple(models or ()), sentence)
-
-
-def _durable(job: RenderJob) -> dict[str, Any]:
-    record = job.to_json()
-    del record["position"], record["progress"]
-    return record
 
 
 def _time_line(job: RenderJob) -> tuple[int, str, int]:

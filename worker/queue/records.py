@@ -228,10 +228,17 @@ class Records:
         answer = self._move(keys=[record_key(job_id)], args=args, client=client)
         return (1, b"") if isinstance(client, Pipeline) else (answer[0], answer[1])
 
+    def save_folder(self, job_id: str) -> None:
+        """Bring the job's folder up to date, after changes that were made in a transaction."""
+        try:
+            job = self.get(job_id)
+        except UnknownJob:
+            return
+        self._write_folder(job, job.state, {})
+
     def _write_folder(self, job: RenderJob, to: State, fields: Mapping[str, Any]) -> None:
-        record = {**job.to_json(), "state": str(to), **fields}
-        del record["position"], record["progress"]
-        self.folders.write(job.id, record)
+        changed = {name: value for name, value in fields.items() if name != "progress"}
+        self.folders.write(job.id, {**job.durable(), "state": str(to), **changed})
 
     def _event(self, job_id: str, kind: str, state: State, progress: Progress | None = None) -> str:
         event = JobEvent(

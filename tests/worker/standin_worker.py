@@ -1,0 +1,88 @@
+"""The real worker process around an engine that does what the prompt says.
+
+render: done at once · hold: renders until it is cancelled · deaf: ignores a cancel ·
+fail: an engine error · break: an unexpected exception · die: ends the process · steps: ten steps
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from h3farm.engine.errors import Cancelled, OutOfMemory
+from h3farm.engine.progress import Progress
+from h3farm.engine.spec import RenderSpec
+from h3farm.worker.queue import Settings
+from h3farm.worker.queue.process import end_with_parent, log_to
+from h3farm.worker.worker import serve
+
+
+class StandInResult:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def to_json(self) -> dict[str, object]:
+        return {"folder": str(self.folder), "video": str(self.folder / "video.mp4")}
+
+
+class StandInEngine:
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+
+    def render(
+        self,
+        spec: RenderSpec,
+        *,
+        model: Path,
+        outputs: Path,
+        work: Path,
+        job_id: str | None,
+        on_progress: Callable[[Progress], None],
+    ) -> StandInResult:
+        self._cancelled.clear()
+        on_progress(Progress(phase="denoise", step=0, steps=10))
+        match spec.prompt.split()[0]:
+            case "hold":
+                if self._cancelled.wait(60):
+                    raise Cancelled("stopped")
+            case "deaf":
+                threading.Event().wait(60)
+            case "fail":
+                raise OutOfMemory("the canvas needs 30 GB, the machine has 16")
+            case "break":
+                raise ZeroDivisionError("a fault of ours")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "steps":
+                for step in range(1, 11):
+                    on_progress(Progress(phase="denoise", step=step, steps=10))
+        return StandInResult(outputs / str(job_id))
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def close(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--heartbeat", type=float, default=30.0)
+    parser.add_argument("--grace", type=float, default=60.0)
+    arguments = parser.parse_args()
+    settings = Settings.from_env()
+    log_to("worker", settings.logs)
+    end_with_parent()
+    sys.exit(
+        serve(
+            settings,
+            StandInEngine,
+            lambda folders: {"tiny": folders[0] / "tiny"},
+            lambda path: {"path": str(path)},
+            heartbeat_s=arguments.heartbeat,
+            heartbeat_grace_s=arguments.grace,
+        )
+    )
