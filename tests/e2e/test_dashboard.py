@@ -40,6 +40,8 @@ def test_a_fault_is_shown_where_it_is_and_the_prompt_stays(open_page: Open, dash
     expect(page.locator("#steps")).to_be_focused()
     expect(page.locator("#prompt")).to_have_value("a long prompt")
     assert dashboard.queue.list() == []
+    page.fill("#steps", "5")
+    expect(page.locator("#steps-fault")).to_have_count(0)
 
 
 def test_the_form_says_what_will_be_made(open_page: Open, dashboard) -> None:
@@ -70,7 +72,7 @@ def test_a_running_job_is_followed_live(open_page: Open, dashboard, video: bytes
     expect(running.locator(".current")).to_have_text("denoise")
     dashboard.finish(job, video)
     expect(page.locator("#lists .state")).to_have_text("done")
-    expect(page.locator("#running .running")).to_have_count(0)
+    expect(page.locator("#running .active")).to_have_count(0)
 
 
 def test_a_video_plays_on_while_other_jobs_change(

@@ -19,6 +19,7 @@ function enhance(form) {
   });
   form.addEventListener("input", (event) => {
     if (event.target.name === "canvas") fillSize(form, event.target);
+    withdrawFault(event.target);
     if (event.target.name !== "prompt") {
       clearTimeout(waiting);
       waiting = setTimeout(() => plan(form), 200);
@@ -33,6 +34,12 @@ function fillSize(form, preset) {
   } else {
     form.elements.width.focus();
   }
+}
+
+/** What is being changed is no longer what was refused. */
+function withdrawFault(field) {
+  field.removeAttribute("aria-invalid");
+  document.getElementById(`${field.name}-fault`)?.remove();
 }
 
 /** What would be made of the settings, as the farm sees it. */
@@ -51,6 +58,7 @@ async function plan(form) {
 async function send(form) {
   const button = form.querySelector("[type=submit]");
   if (button.disabled) return;
+  clearTimeout(waiting); // the form that comes back has its plan
   button.disabled = true;
   try {
     const response = await ask(form.action, {
