@@ -34,7 +34,7 @@ def configure_logs(folder: Path) -> None:
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s web        %(levelname)-7s %(message)s",
-        handlers=[logging.StreamHandler(), rotating],
+        handlers=[rotating, logging.StreamHandler()],
     )
     logging.getLogger("waitress").setLevel(logging.WARNING)  # it tells of every closed tab
 
