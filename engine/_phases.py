@@ -168,10 +168,14 @@ class _Render:
 
     def _follow(self, phase: str, step: int = 0, steps: int = 0) -> None:
         """Report from inside the next C call; blocks are layers or tiles."""
+
+        def follow(stage: str, done: int, total: int) -> None:
+            # The modulation tables come before the first step: no block of it is done yet.
+            blocks = (0, 0) if stage == "adaln" else (done, total)
+            self._report(phase, step, steps, *blocks)
+
         self._report(phase, step, steps)
-        self.context.on_progress(
-            lambda _, done, total: self._report(phase, step, steps, done, total)
-        )
+        self.context.on_progress(follow)
 
     # ---- check ----
 

@@ -1,0 +1,295 @@
+"""Whole renders of the tiny checkpoint: what comes out, what is left when they end early."""
+
+import json
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from h3farm.engine.errors import (
+    Cancelled,
+    CheckpointError,
+    DiskError,
+    EngineError,
+    MediaError,
+    NumericError,
+    OutOfMemory,
+)
+from h3farm.engine.machine import Machine
+from h3farm.engine.media import Ffmpeg, read_comment
+from h3farm.engine.progress import PHASES, Progress
+from h3farm.engine.render import Engine, RenderResult, in_thread
+from h3farm.engine.spec import RenderSpec
+
+TINY = Path(__file__).parent.parent / "golden" / "tiny-h3"
+PROMPT = "A fox ‹S1› says <b>hi</b>\nand goes – 狐狸 \"'=;#\\"
+
+
+def spec(**changes: Any) -> RenderSpec:
+    base = {
+        "prompt": PROMPT,
+        "model": "tiny-h3",
+        "width": 96,
+        "height": 64,
+        "frames": 22,
+        "steps": 2,
+        "seed": 7,
+    }
+    return RenderSpec.from_json(base | changes)
+
+
+Render = Callable[..., RenderResult]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def render(engine: Engine, tmp_path: Path) -> Render:
+    def run(wanted: RenderSpec | None = None, model: Path = TINY, **options: Any) -> RenderResult:
+        return engine.render(
+            wanted or spec(),
+            model=model,
+            outputs=tmp_path / "outputs",
+            work=tmp_path / "work",
+            **options,
+        )
+
+    return run
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Everything that an unsuccessful render left below the test's folder."""
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+def frames_of(result: RenderResult) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((result.folder / "frames").iterdir()))
+
+
+def test_a_render_leaves_video_poster_sidecar_and_log(render: Render) -> None:
+    result = render(job_id="1130-1842-3f2a")
+    assert sorted(path.name for path in result.folder.iterdir()) == [
+        "log.txt",
+        "poster.jpg",
+        "render.json",
+        "video.mp4",
+    ]
+    record = json.loads(result.sidecar.read_text(encoding="utf-8"))
+    assert RenderSpec.from_json(record["spec"]) == spec()
+    assert record["job_id"] == "1130-1842-3f2a"
+    assert record["resolved"]["frames"] == 22
+    assert len(record["resolved"]["video_sigmas"]) == 3
+    assert record["model"]["name"] == "tiny-h3"
+    assert sorted(record["timings"]) == sorted(PHASES)
+    assert "step 2 of 2" in (result.folder / "log.txt").read_text(encoding="utf-8")
+
+
+def test_the_video_carries_the_spec_that_made_it(render: Render) -> None:
+    comment = read_comment(Ffmpeg(), render().video)
+    assert RenderSpec.from_json(json.loads(comment)) == spec()
+
+
+def test_the_same_spec_gives_the_same_frames_with_any_number_of_threads(
+    render: Render, tmp_path: Path
+) -> None:
+    """Bit for bit: work is split by shape, never by thread count."""
+    first = frames_of(render(spec(keep_frames=True)))
+    with Engine(threads=2) as other:
+        again = other.render(
+            spec(keep_frames=True),
+            model=TINY,
+            outputs=tmp_path / "outputs",
+            work=tmp_path / "work2",
+        )
+    assert frames_of(again) == first
+
+
+def test_another_prompt_or_seed_gives_other_frames(render: Render) -> None:
+    base = frames_of(render(spec(keep_frames=True)))
+    assert frames_of(render(spec(keep_frames=True, seed=8))) != base
+    assert frames_of(render(spec(keep_frames=True, prompt="waves"))) != base
+
+
+def test_the_model_stays_open_between_renders(render: Render, engine: Engine) -> None:
+    render()
+    render(spec(prompt="waves"))
+    assert engine.models_opened == 1
+
+
+def test_another_model_takes_the_place_of_the_open_one(
+    render: Render, engine: Engine, tmp_path: Path
+) -> None:
+    other = tmp_path / "models" / "wörk dir"
+    shutil.copytree(TINY, other)
+    render()
+    render(model=other)
+    render(model=other)
+    assert engine.models_opened == 2
+
+
+def test_sound_can_be_left_out(render: Render) -> None:
+    result = render(spec(audio=False))
+    record = json.loads(result.sidecar.read_text(encoding="utf-8"))
+    assert record["resolved"]["audio_samples"] is None
+    assert result.video.exists()
+
+
+def test_kept_latents_are_in_a_file_of_their_own(render: Render) -> None:
+    result = render(spec(keep_latents=True))
+    data = (result.folder / "latents.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    assert header["video"]["shape"] == [8, 7, 4, 6]
+    assert header["audio"]["shape"] == [2, 4, 37]
+    assert header["__metadata__"]["spec_hash"] == spec(keep_latents=True).hash
+
+
+def test_progress_goes_through_the_phases_and_never_back(render: Render) -> None:
+    seen: list[Progress] = []
+    render(on_progress=seen.append)
+    places = [(PHASES.index(item.phase), item.step, item.block) for item in seen]
+    assert places == sorted(places)
+    assert {item.phase for item in seen} == set(PHASES)
+    assert max(item.step for item in seen if item.phase == "denoise") == 2
+    assert [item.elapsed_s for item in seen] == sorted(item.elapsed_s for item in seen)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_cancel_in_any_phase_leaves_nothing(
+    phase: str, render: Render, engine: Engine, tmp_path: Path
+) -> None:
+    def cancel(progress: Progress) -> None:
+        if progress.phase == phase:
+            engine.cancel()
+
+    with pytest.raises(Cancelled):
+        render(on_progress=cancel)
+    assert leftovers(tmp_path) == []
+    assert render().video.exists(), "the engine renders the next job"
+
+
+def test_cancel_without_a_render_does_not_hit_the_next_one(render: Render, engine: Engine) -> None:
+    engine.cancel()
+    assert render().video.exists()
+
+
+def test_what_the_progress_callback_raises_ends_the_render(render: Render, tmp_path: Path) -> None:
+    def refuse(progress: Progress) -> None:
+        if progress.phase == "denoise":
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        render(on_progress=refuse)
+    assert leftovers(tmp_path) == []
+    assert render().video.exists()
+
+
+class Small(Machine):
+    """A machine with little of something."""
+
+    def __init__(self, *, memory: int = 1 << 40, disk: int = 1 << 40) -> None:
+        self._memory, self._disk = memory, disk
+
+    def available_memory(self) -> int:
+        return self._memory
+
+    def free_disk(self, folder: Path) -> tuple[int, int]:
+        return 0, self._disk
+
+
+@pytest.mark.parametrize(
+    ("machine", "error", "sentence"),
+    [
+        (Small(memory=1000), OutOfMemory, r"needs .* GB of memory .* smaller canvas or fewer"),
+        (Small(disk=1000), DiskError, r"needs .* GB of disk .* free some space"),
+    ],
+)
+def test_what_the_machine_lacks_is_said_before_the_work(
+    machine: Machine, error: type[EngineError], sentence: str, tmp_path: Path
+) -> None:
+    seen: list[Progress] = []
+    with Engine(threads=1, machine=machine) as engine, pytest.raises(error, match=sentence):
+        engine.render(
+            spec(),
+            model=TINY,
+            outputs=tmp_path / "out",
+            work=tmp_path / "work",
+            on_progress=seen.append,
+        )
+    assert {progress.phase for progress in seen} == {"check"}
+    assert leftovers(tmp_path) == []
+
+
+def test_a_model_that_is_no_model_is_named(render: Render, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="empty: no model here"):
+        render(model=tmp_path / "empty")
+
+
+def copy_with_nan(target: Path) -> Path:
+    """The tiny model with one weight of block 1 not a number."""
+    shutil.copytree(TINY / "FL2VA", target)
+    for path in sorted((target / "transformer").glob("*.safetensors")):
+        data = bytearray(path.read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + length])
+        if entry := header.get("blocks.1.mlp.fc2.weight"):
+            start = 8 + length + entry["data_offsets"][0]
+            data[start : start + 4] = np.float32(np.nan).tobytes()
+            path.write_bytes(data)
+    return target
+
+
+def test_not_a_number_in_the_weights_stops_the_render_by_name(
+    render: Render, tmp_path: Path
+) -> None:
+    model = copy_with_nan(tmp_path / "nan" / "FL2VA")
+    with pytest.raises(NumericError, match="NaN or infinity after transformer block 1"):
+        render(model=model)
+    assert not (tmp_path / "outputs").exists() or leftovers(tmp_path / "outputs") == []
+
+
+def test_an_ffmpeg_that_fails_leaves_no_output(tmp_path: Path) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho 'no such codec' >&2\nexit 3\n")
+    program.chmod(0o755)
+    with (
+        Engine(threads=1, ffmpeg=Ffmpeg(program)) as engine,
+        pytest.raises(MediaError, match="no such codec"),
+    ):
+        engine.render(spec(), model=TINY, outputs=tmp_path / "outputs", work=tmp_path / "work")
+    assert leftovers(tmp_path / "outputs") == []
+
+
+def test_an_interrupt_while_waiting_ends_the_work_first() -> None:
+    """Ctrl-C arrives in the main thread while the computation runs in another."""
+    begun, told = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert told.wait(10)
+        raise Cancelled("stopped")
+
+    class Interrupted(BaseException):
+        pass
+
+    def join_raises(self: threading.Thread, timeout: float | None = None) -> None:
+        if timeout is not None:
+            assert begun.wait(10)
+            raise Interrupted
+        original(self)
+
+    original = threading.Thread.join
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "join", join_raises)
+        with pytest.raises(Interrupted):
+            in_thread(work, on_interrupt=told.set)
+    assert told.is_set()
