@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Far more than anybody samples with, and few enough that a pair of time and tag is an int32_t. */
+enum { MOST_TIMES = 65536 };
+
 /* ---- arguments ---- */
 
 static int check_indices(h3f_context *ctx, const char *kind, const int32_t *indices, int64_t count,
@@ -31,9 +34,19 @@ static int check_every_row(h3f_context *ctx, const h3f_sequence *s, unsigned cha
     return H3F_OK;
 }
 
+/* Each part is held against the whole first: their sum may overflow. */
+static bool is_whole(const h3f_sequence *s) {
+    const int64_t parts[] = {s->text_rows, s->video_rows, s->audio_rows};
+    if (s->rows < 1 || s->rows > INT32_MAX)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (parts[i] < 0 || parts[i] > s->rows)
+            return false;
+    return parts[0] + parts[1] + parts[2] == s->rows;
+}
+
 static int check_sequence(h3f_context *ctx, const h3f_sequence *s) {
-    if (s->rows < 1 || s->text_rows < 0 || s->video_rows < 0 || s->audio_rows < 0 ||
-        s->rows > INT32_MAX || s->text_rows + s->video_rows + s->audio_rows != s->rows)
+    if (!is_whole(s))
         return h3f_fail(ctx, H3F_EINVAL,
                         "a sequence of %lld rows cannot be %lld of text, %lld of video and %lld of "
                         "audio",
@@ -48,8 +61,9 @@ static int check_sequence(h3f_context *ctx, const h3f_sequence *s) {
 }
 
 static int check_times(h3f_context *ctx, const h3f_time *times, int32_t count) {
-    if (count < 1)
-        return h3f_fail(ctx, H3F_EINVAL, "a run needs at least one timestep");
+    if (count < 1 || count > MOST_TIMES)
+        return h3f_fail(ctx, H3F_EINVAL, "a run of %d timesteps, allowed are 1 to %d", count,
+                        MOST_TIMES);
     for (int32_t i = 0; i < count; i++)
         if (!(times[i].t >= 0.0F && times[i].t <= 1.0F) || times[i].tag_mask > 7)
             return h3f_fail(ctx, H3F_EINVAL,
@@ -64,8 +78,8 @@ static void layout_run(h3f_arena *arena, h3f_dit_run *run) {
     const h3f_dit_config *c = &run->dit->config;
     const int64_t rows = run->sequence.rows, hidden = c->hidden, pairs = run->dit->shape.pairs;
     run->entry_of = h3f_arena_take(arena, (size_t)run->times * H3F_TAGS * sizeof *run->entry_of);
-    run->tables =
-        h3f_take_floats(arena, c->layers * run->entries, (int64_t)H3F_MODULATIONS * hidden);
+    run->tables = h3f_take_floats(arena, (int64_t)c->layers * run->entries,
+                                  (int64_t)H3F_MODULATIONS * hidden);
     run->final_tables = h3f_take_floats(arena, run->times, 2 * hidden);
     run->cosine = h3f_take_floats(arena, rows, pairs);
     run->sine = h3f_take_floats(arena, rows, pairs);
@@ -74,7 +88,8 @@ static void layout_run(h3f_arena *arena, h3f_dit_run *run) {
     run->modulation = h3f_arena_take(arena, (size_t)rows * sizeof *run->modulation);
     run->both = h3f_take_floats(arena, 2, pairs);
     h3f_block_buffers_layout(arena, &run->dit->shape, rows, &run->block);
-    const int64_t widest = h3f_max(hidden, h3f_max(c->video_dim, c->audio_dim));
+    const int64_t widest =
+        h3f_max(h3f_max(hidden, c->text_dim), h3f_max(c->video_dim, c->audio_dim));
     run->scratch = h3f_arena_take(arena, h3f_linear_scratch(run->block.chunk, widest));
 }
 
@@ -86,10 +101,12 @@ static void layout_sequence(h3f_arena *arena, h3f_sequence *s, int32_t *parts[4]
 }
 
 static void copy_sequence(const h3f_sequence *from, int32_t *parts[4], h3f_sequence *to) {
-    memcpy(parts[0], from->tags, (size_t)from->rows * sizeof(int32_t));
-    memcpy(parts[1], from->text_indices, (size_t)from->text_rows * sizeof(int32_t));
-    memcpy(parts[2], from->video_indices, (size_t)from->video_rows * sizeof(int32_t));
-    memcpy(parts[3], from->audio_indices, (size_t)from->audio_rows * sizeof(int32_t));
+    const int32_t *lists[4] = {from->tags, from->text_indices, from->video_indices,
+                               from->audio_indices};
+    const int64_t counts[4] = {from->rows, from->text_rows, from->video_rows, from->audio_rows};
+    for (int i = 0; i < 4; i++)
+        if (counts[i] > 0) /* an empty list may be NULL */
+            memcpy(parts[i], lists[i], (size_t)counts[i] * sizeof(int32_t));
     to->positions = NULL; /* nothing needs them after the rotary tables */
     to->tags = parts[0];
     to->text_indices = parts[1];
@@ -110,21 +127,29 @@ static int reserve(h3f_dit_run *run, const h3f_sequence *sequence) {
 
 /* ---- text ---- */
 
-static int project_text(const h3f_dit_run *run, const float *text) {
-    const h3f_dit *dit = run->dit;
-    const int64_t rows = run->sequence.text_rows, hidden = dit->config.hidden;
-    void *scratch =
-        h3f_alloc(dit->ctx, h3f_linear_scratch(rows, dit->config.text_dim), "projecting the text");
-    if (!scratch)
-        return H3F_ENOMEM;
-    const int code =
-        h3f_linear_run(dit->ctx, &dit->text_in, text, rows, run->text, hidden, scratch);
-    h3f_free(dit->ctx, scratch);
-    return code;
+/* A step's buffers, which are free yet: no part of a sequence is longer than all of it. */
+static h3f_block_buffers buffers_for_text(const h3f_dit_run *run) {
+    h3f_block_buffers buffers = run->block;
+    buffers.rows = run->sequence.text_rows;
+    buffers.chunk = h3f_min(buffers.rows, buffers.chunk);
+    return buffers;
 }
 
-static int refine(const h3f_dit_run *run, const h3f_block_buffers *buffers) {
+static int project_text(const h3f_dit_run *run, const float *text) {
     const h3f_dit *dit = run->dit;
+    const int64_t rows = run->sequence.text_rows, chunk = run->block.chunk;
+    const int64_t hidden = dit->config.hidden, text_dim = dit->config.text_dim;
+    for (int64_t first = 0; first < rows; first += chunk)
+        H3F_TRY(h3f_linear_run(dit->ctx, &dit->text_in, text + first * text_dim,
+                               h3f_min(chunk, rows - first), run->text + first * hidden, hidden,
+                               run->scratch));
+    h3f_tap(dit->ctx, "text_embeds", 0, rows, rows, hidden, run->text);
+    return H3F_OK;
+}
+
+static int refine_text(const h3f_dit_run *run) {
+    const h3f_dit *dit = run->dit;
+    const h3f_block_buffers buffers = buffers_for_text(run);
     const int64_t rows = run->sequence.text_rows, hidden = dit->config.hidden;
     const h3f_norm norm = {.rows = rows,
                            .cols = hidden,
@@ -136,7 +161,7 @@ static int refine(const h3f_dit_run *run, const h3f_block_buffers *buffers) {
         snprintf(name, sizeof name, "refiner.%d", i);
         const h3f_block_pass pass = {.shape = &dit->refiner_shape,
                                      .block = &dit->refiner[i],
-                                     .buffers = buffers,
+                                     .buffers = &buffers,
                                      .what = what};
         H3F_TRY(h3f_block_run(dit->ctx, &pass, run->text));
         h3f_tap(dit->ctx, name, 0, rows, rows, hidden, run->text);
@@ -146,23 +171,6 @@ static int refine(const h3f_dit_run *run, const h3f_block_buffers *buffers) {
     return H3F_OK;
 }
 
-static int refine_text(const h3f_dit_run *run, const float *text) {
-    const h3f_dit *dit = run->dit;
-    const int64_t rows = run->sequence.text_rows;
-    h3f_arena arena = {0};
-    h3f_block_buffers buffers;
-    if (rows == 0)
-        return H3F_OK;
-    H3F_TRY(project_text(run, text));
-    h3f_tap(dit->ctx, "text_embeds", 0, rows, rows, dit->config.hidden, run->text);
-    h3f_block_buffers_layout(&arena, &dit->refiner_shape, rows, &buffers);
-    H3F_TRY(h3f_arena_reserve(dit->ctx, &arena, "refining the text"));
-    h3f_block_buffers_layout(&arena, &dit->refiner_shape, rows, &buffers);
-    const int code = refine(run, &buffers);
-    h3f_arena_release(dit->ctx, &arena);
-    return code;
-}
-
 /* ---- begin and end ---- */
 
 static int prepare(h3f_dit_run *run, const h3f_sequence *sequence, const float *text,
@@ -170,7 +178,10 @@ static int prepare(h3f_dit_run *run, const h3f_sequence *sequence, const float *
     H3F_TRY(reserve(run, sequence));
     H3F_TRY(h3f_dit_fill_rotary(run, sequence->positions));
     H3F_TRY(h3f_dit_fill_modulation(run, times));
-    return refine_text(run, text);
+    if (run->sequence.text_rows == 0)
+        return H3F_OK;
+    H3F_TRY(project_text(run, text));
+    return refine_text(run);
 }
 
 int h3f_dit_begin(h3f_dit *dit, const h3f_sequence *sequence, const float *text,

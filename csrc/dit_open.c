@@ -4,10 +4,6 @@
 
 #include <stdio.h>
 
-static float *take_floats(h3f_arena *arena, int64_t count) {
-    return h3f_arena_take(arena, (size_t)count * sizeof(float));
-}
-
 /* ---- where vectors go ---- */
 
 static h3f_block *layout_blocks(h3f_arena *arena, const h3f_block_shape *shape, int32_t count) {
@@ -25,20 +21,20 @@ static void layout_vectors(h3f_arena *arena, h3f_dit *dit) {
     dit->blocks = layout_blocks(arena, &dit->shape, c->layers);
     dit->adaln = h3f_arena_take(arena, (size_t)c->layers * sizeof *dit->adaln);
     for (int32_t i = 0; i < c->layers; i++) {
-        const float *bias = take_floats(arena, modulation);
+        const float *bias = h3f_take_floats(arena, modulation, 1);
         if (dit->adaln)
             dit->adaln[i].bias = bias;
     }
-    dit->video_in.bias = take_floats(arena, c->hidden);
-    dit->audio_in.bias = take_floats(arena, c->hidden);
-    dit->text_in.bias = take_floats(arena, c->hidden);
-    dit->time_in.bias = take_floats(arena, c->time_hidden);
-    dit->time_out.bias = take_floats(arena, c->time_dim);
-    dit->refiner_norm = take_floats(arena, c->hidden);
-    dit->final_norm = take_floats(arena, c->hidden);
-    dit->final_adaln.bias = take_floats(arena, 2 * (int64_t)c->hidden);
-    dit->video_out.bias = take_floats(arena, c->video_dim);
-    dit->audio_out.bias = take_floats(arena, c->audio_dim);
+    dit->video_in.bias = h3f_take_floats(arena, c->hidden, 1);
+    dit->audio_in.bias = h3f_take_floats(arena, c->hidden, 1);
+    dit->text_in.bias = h3f_take_floats(arena, c->hidden, 1);
+    dit->time_in.bias = h3f_take_floats(arena, c->time_hidden, 1);
+    dit->time_out.bias = h3f_take_floats(arena, c->time_dim, 1);
+    dit->refiner_norm = h3f_take_floats(arena, c->hidden, 1);
+    dit->final_norm = h3f_take_floats(arena, c->hidden, 1);
+    dit->final_adaln.bias = h3f_take_floats(arena, 2, c->hidden);
+    dit->video_out.bias = h3f_take_floats(arena, c->video_dim, 1);
+    dit->audio_out.bias = h3f_take_floats(arena, c->audio_dim, 1);
 }
 
 /* ---- what the file holds ---- */
@@ -104,11 +100,13 @@ static int read_ends(const h3f_checkpoint *checkpoint, h3f_dit *dit) {
 static int check_block_count(const h3f_checkpoint *checkpoint, const h3f_dit *dit, const char *list,
                              int32_t count) {
     char name[64];
+    h3f_tensor extra;
     snprintf(name, sizeof name, "%s.%d.norm1.weight", list, count);
     if (!h3f_checkpoint_has(checkpoint, name))
         return H3F_OK;
+    H3F_TRY(h3f_checkpoint_find(checkpoint, name, &extra));
     return h3f_fail(dit->ctx, H3F_ETENSOR,
-                    "transformer: the config has %d of '%s', but the file also holds '%s'", count,
+                    "%s: the config has %d of '%s', the file also holds '%s'", extra.file, count,
                     list, name);
 }
 
@@ -130,20 +128,35 @@ static int read_blocks(const h3f_checkpoint *checkpoint, h3f_dit *dit) {
 }
 
 static int check_config(h3f_context *ctx, const h3f_dit_config *c) {
-    const int32_t sizes[] = {c->hidden,    c->heads,    c->head_dim, c->ffn,         c->video_dim,
-                             c->audio_dim, c->text_dim, c->freq_dim, c->time_hidden, c->time_dim};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] < 1)
-            return h3f_fail(ctx, H3F_EINVAL, "transformer: a dimension of the config is below 1");
-    if (c->layers < 0 || c->refiner_layers < 0)
-        return h3f_fail(ctx, H3F_EINVAL, "transformer: a layer count of the config is below 0");
+    const h3f_field fields[] = {
+        {"hidden", c->hidden, 1, 1 << 20},
+        {"layers", c->layers, 0, 65536},
+        {"refiner_layers", c->refiner_layers, 0, 65536},
+        {"heads", c->heads, 1, 65536},
+        {"head_dim", c->head_dim, 1, 65536},
+        {"ffn", c->ffn, 1, 1 << 24},
+        {"video_dim", c->video_dim, 1, 1 << 20},
+        {"audio_dim", c->audio_dim, 1, 1 << 20},
+        {"text_dim", c->text_dim, 1, 1 << 20},
+        {"freq_dim", c->freq_dim, 2, 1 << 20},
+        {"time_hidden", c->time_hidden, 1, 1 << 20},
+        {"time_dim", c->time_dim, 1, 1 << 20},
+    };
+    H3F_TRY(h3f_check_fields(ctx, "transformer", fields, sizeof fields / sizeof *fields));
     if (c->freq_dim % 2 != 0)
-        return h3f_fail(ctx, H3F_EINVAL,
-                        "transformer: %d time frequencies, needed is an even number", c->freq_dim);
+        return h3f_fail(ctx, H3F_EINVAL, "transformer: freq_dim is %d, expected an even number",
+                        c->freq_dim);
     if (c->rope_freqs < 1 || 6 * (int64_t)c->rope_freqs > c->head_dim)
         return h3f_fail(ctx, H3F_EINVAL,
                         "transformer: %d rotary frequencies an axis do not fit a head of %d",
                         c->rope_freqs, c->head_dim);
+    if (!(c->rope_theta > 0) || !(c->norm_eps >= 0) || !(c->qk_norm_eps >= 0) ||
+        !(c->final_norm_eps >= 0))
+        return h3f_fail(ctx, H3F_EINVAL,
+                        "transformer: rope_theta is %g, the norms' eps %g, %g and %g, expected "
+                        "positive numbers",
+                        c->rope_theta, (double)c->norm_eps, (double)c->qk_norm_eps,
+                        (double)c->final_norm_eps);
     return H3F_OK;
 }
 

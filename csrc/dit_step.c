@@ -58,7 +58,7 @@ static int pack(const h3f_dit_run *run, const float *video, const float *audio) 
 
 static void point_at_table(const h3f_dit_run *run, int32_t block, const int32_t *row_times) {
     const int64_t entry_size = (int64_t)H3F_MODULATIONS * run->dit->config.hidden;
-    const float *table = run->tables + block * run->entries * entry_size;
+    const float *table = run->tables + (int64_t)block * run->entries * entry_size;
     for (int64_t i = 0; i < run->sequence.rows; i++) {
         const int32_t pair = row_times[i] * H3F_TAGS + run->sequence.tags[i];
         run->modulation[i] = table + run->entry_of[pair] * entry_size;
