@@ -318,7 +318,6 @@ class _Render:
             self._write_sidecar(folder.path)
             self._report("assemble", spec.frames, spec.frames)
             final = folder.appear()
-        logger.info("%s: finished as %s", self.job.job_id, final)
         return {
             "folder": final,
             "video": final / "video.mp4",
