@@ -17,7 +17,7 @@ from .training import Plan, Stage, batch_rng, load_average
 from .vocabulary import Vocabulary
 
 PLAN = Plan(steps=9000, lr=1.5e-3, muon_lr=2e-3, decay=0.998, flat=0.6)
-ROWS = 3400  # packed rows of a batch
+ROWS = 2200  # packed rows of a batch
 VIDEO_SHIFT, AUDIO_SHIFT = 12.0, 3.0
 AUDIO_WEIGHT = 0.7
 INDEPENDENT = 0.3  # items whose two times are unrelated and uniform

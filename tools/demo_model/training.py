@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .muon import Muon
+
 SEED = 20261201
 
 
@@ -57,15 +59,7 @@ def optimisers(
         torch.optim.AdamW(rest, lr=plan.lr, betas=(0.9, 0.98), weight_decay=0.0)
     ]
     if blocks:
-        found.append(
-            torch.optim.Muon(
-                blocks,
-                lr=plan.muon_lr,
-                momentum=0.95,
-                weight_decay=0.0,
-                adjust_lr_fn="match_rms_adamw",
-            )
-        )
+        found.append(Muon(blocks, lr=plan.muon_lr))
     return found
 
 
@@ -115,9 +109,10 @@ class Stage:
         self.step += 1
         decay = min(self.plan.decay, self.step / (self.step + 10))
         with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
-                if tensor.is_floating_point():
-                    self.average[name].lerp_(tensor, 1 - decay)
+            now = self.model.state_dict()
+            torch._foreach_lerp_(
+                [self.average[name] for name in now], list(now.values()), 1 - decay
+            )
         for name, value in values.items():
             self._sums.setdefault(name, []).append(value)
         if self.step % 50 == 0 or self.done:
