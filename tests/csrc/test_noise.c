@@ -161,7 +161,7 @@ static void test_numbers_are_standard_normal(void) {
     h3f_noise_draw(noise, COUNT, values);
     for (int i = 0; i < COUNT; i++)
         for (int k = 1; k < 5; k++)
-            moments[k] += pow((double)values[i], k) / COUNT;
+            moments[k] += pow((double)values[i], k) / (double)COUNT;
     /* Five standard errors: sqrt(var / COUNT) with variances 1, 2, 15, 96. */
     CHECK(fabs(moments[1]) < 0.012);
     CHECK(fabs(moments[2] - 1) < 0.016);

@@ -106,7 +106,7 @@ static void encode_reference(const int32_t *tokens, int64_t count, double *x) {
     double *angles = r_room(count * shape.pairs);
     for (int64_t i = 0; i < count; i++) {
         for (int64_t j = 0; j < shape.pairs; j++)
-            angles[i * shape.pairs + j] = (double)i * pow(5000.0, -2.0 * (double)j / HEAD_DIM);
+            angles[i * shape.pairs + j] = (double)i * pow(5000.0, -(double)j / (double)shape.pairs);
         for (int64_t c = 0; c < HIDDEN; c++)
             x[i * HIDDEN + c] = (double)table[tokens[i] * HIDDEN + c];
     }
