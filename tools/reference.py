@@ -70,7 +70,7 @@ def parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 def commands_page() -> str:
     """docs/commands.md."""
-    from h3farm.worker.cli import build_parser  # noqa: PLC0415 - spec_page needs none of it
+    from h3farm.worker.cli.entry import build_parser  # noqa: PLC0415 - spec_page needs none of it
 
     os.environ["COLUMNS"] = "100"  # the pages must not depend on the terminal
     os.environ["NO_COLOR"] = "1"
