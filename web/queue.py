@@ -7,7 +7,8 @@ from h3farm.engine.spec import SpecError
 from h3farm.web import forms
 from h3farm.web.errors import status_and_kind
 from h3farm.web.farm import farm, model_names, render_of
-from h3farm.worker.queue import RenderJob, StoreUnavailable, UnknownModel
+from h3farm.worker.queue import RenderJob, StoreUnavailable
+from h3farm.worker.queue.errors import JobNotSaved
 from werkzeug.wrappers import Response as AnyResponse
 
 LOG_TAIL_BYTES = 8000
@@ -29,7 +30,7 @@ def submit() -> Response | AnyResponse:
     try:
         spec = forms.spec_of(form)
         job = farm().queue.submit(spec, priority=forms.priority_of(form.values["priority"]))
-    except (SpecError, UnknownModel, StoreUnavailable) as error:
+    except (SpecError, JobNotSaved, StoreUnavailable) as error:
         form.fail(error)
         return Response(_form_or_home(form), status=status_and_kind(error)[0])
     if not _wants_fragment():

@@ -302,6 +302,18 @@ def test_a_prompt_is_kept_when_the_store_is_away(away: FlaskClient, form: dict[s
     assert "start it with `h3farm run`" in answer.text
 
 
+def test_a_prompt_is_kept_when_the_disk_refuses(
+    client: FlaskClient, queue: RenderQueue, settings: Settings, form: dict[str, str]
+) -> None:
+    settings.jobs.parent.mkdir(exist_ok=True)
+    settings.jobs.write_text("a file where the job folders should be")
+    answer = client.post("/", data=form)
+    assert answer.status_code == 507
+    assert textarea(answer.text) == "a red fox"
+    assert "could not be written" in answer.text
+    assert queue.list() == []
+
+
 def test_an_unknown_job_is_not_found(client: FlaskClient) -> None:
     for address in ("/jobs/none", "/jobs/none/live", "/jobs/none/cancel", "/?again=none"):
         assert client.get(address).status_code == 404

@@ -95,13 +95,10 @@ def test_ranges_are_sent_by_the_server_itself_and_whole(
 def test_it_listens_on_loopback_only(
     server: subprocess.Popen[str], environment: dict[str, str]
 ) -> None:
-    """On Linux all of 127/8 is this machine: another address of it stands for the outside."""
-    if sys.platform == "darwin":
-        other = socket.gethostbyname(socket.gethostname())
-    else:
-        other = "127.0.0.2"
-    with pytest.raises(OSError):
-        socket.create_connection((other, int(environment["H3FARM_PORT"])), timeout=5).close()
+    """Other addresses of this machine stand for the outside; macOS has only one in 127/8."""
+    for other in ("::1", "127.0.0.2") if sys.platform == "linux" else ("::1",):
+        with pytest.raises(OSError):
+            socket.create_connection((other, int(environment["H3FARM_PORT"])), timeout=5).close()
     assert server.poll() is None
 
 
