@@ -1,3 +1,1 @@
-"""Trains the demo model: a tiny MiniMax-H3 that knows coloured shapes, their motions and their
-sounds.
-"""
+"""Trains the demo model: a tiny MiniMax-H3 of coloured shapes, their motions and sounds."""

@@ -1,6 +1,4 @@
-"""Words for scenes: many wordings of the same facts, in English and Chinese, some kept for scoring
-only.
-"""
+"""Words for scenes: many wordings of the same facts, some of them kept for scoring."""
 
 from dataclasses import dataclass
 
@@ -159,9 +157,7 @@ CHINESE_QUIET = ("，无声", "，静音")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """Which wordings a caption may use: the share of Chinese, and the templates kept for
-    scoring.
-    """
+    """Which wordings a caption may use: share of Chinese, templates kept for scoring."""
 
     chinese: float = 0.12
     held_out: bool = False

@@ -1,5 +1,4 @@
-"""Sizes of the demo model, as the official configs spell them, and the diffusers configs that
-follow.
+"""Sizes of the demo model as the official configs spell them, and diffusers' configs.
 
 What the official layout does not name is fixed as in the release: 32 norm groups, 4 register
 tokens, feed-forward factor 4 in the video decoder; 8 heads, kernels 3, 7, 11 and dilations 1, 3, 5

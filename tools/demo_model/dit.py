@@ -1,6 +1,4 @@
-"""diffusers' transformer over a batch in which every item has its own times, on one packed
-layout.
-"""
+"""diffusers' transformer over a batch in which every item has times of its own."""
 
 from dataclasses import dataclass
 
@@ -22,9 +20,7 @@ KINDS = ((VIDEO, 1), (VIDEO, 0), (CONDITION, 0), (AUDIO, 2), (VIDEO, 0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """One packed layout: rotary cos and sin [S, rotated], one-hot row kinds [S, 5], counts of
-    rows.
-    """
+    """One packed layout: rotary cos, sin [S, rotated], one-hot kinds [S, 5], counts of rows."""
 
     cos: Tensor
     sin: Tensor

@@ -1,6 +1,4 @@
-"""Writes the trained model as the release lays it out: an FL2VA tree with the official names,
-orders and dtypes.
-"""
+"""Writes the trained model as the release lays it out: names, orders, dtypes, FL2VA tree."""
 
 import argparse
 import json
@@ -171,9 +169,7 @@ def text_encoder_config(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def export_text_encoder(folder: Path, state: State, vocabulary: Vocabulary) -> None:
-    """text_encoder/: the trained layers, identities up to the format's depth, a vision tower that
-    says nothing.
-    """
+    """text_encoder/: the trained layers, identities after them, a vision tower without a say."""
     config = text_encoder_config(vocabulary)
     shell = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config)).state_dict()
     # Norms of 1 and zeros otherwise: the mergers' last layers give zero rows, as in training.

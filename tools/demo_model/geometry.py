@@ -1,6 +1,4 @@
-"""Shapes and rotary positions of a packed request, as the reference lays it out: text, keyframes,
-sound, picture.
-"""
+"""Shapes and rotary positions of a packed request: text, keyframes, sound, picture."""
 
 from dataclasses import dataclass
 
@@ -64,9 +62,7 @@ def grid(cells: int, other: int) -> Doubles:
 
 
 def media_positions(shape: Shape, keyframes: tuple[str, ...]) -> Doubles:
-    """(t, h, w) of keyframe rows, audio rows and video rows, before the text's length is added to
-    t.
-    """
+    """(t, h, w) of keyframe, audio and video rows; the text's length is not in t yet."""
     frames, height, width = shape.latent
     gh, gw = grid(height, width), grid(width, height)
     plane = np.stack([axis.ravel() for axis in np.meshgrid(gh, gw, indexing="ij")], 1)

@@ -1,6 +1,4 @@
-"""Encodes scenes once: latents, keyframe latents and captions for the transformer, in shards on
-disk.
-"""
+"""Encodes scenes once: latents, keyframe latents and captions, in shards on disk."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,9 +74,7 @@ def load_codecs(work: Path, video: str = "video") -> Codecs:
 def encode_scene(
     vae: AutoencoderKLMiniMaxH3, audio_vae: AutoencoderKLMiniMaxH3Audio, scene: Scene
 ) -> dict[str, Tensor]:
-    """Posterior means: `video` [C, T, h, w], `last` [C, h, w] (its last frame alone), `audio` [2,
-    C, T].
-    """
+    """Means: `video` [C, T, h, w], `last` [C, h, w] of the last frame, `audio` [2, C, T]."""
     pixels = video_codec.normalise(torch.from_numpy(paint(scene)[0]))[None]
     with torch.autocast("cpu", torch.bfloat16):
         video = video_codec.encode(vae, pixels)[0]
@@ -103,9 +99,7 @@ def build_shard(path: Path, group: Group, start: int, codecs: Codecs, words: Voc
 
 
 def build_all(work: Path) -> None:
-    """Every shard of every group, a little of each group first, so that training may start
-    early.
-    """
+    """Every shard; a little of each group first, so that training may start early."""
     vocabulary, codecs = Vocabulary(work / "tokenizer"), load_codecs(work)
     (work / "latents").mkdir(exist_ok=True)
     most = max(group.scenes for group in GROUPS) // SHARD
@@ -124,17 +118,13 @@ def build_all(work: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Mean and deviation of each latent channel: what the configs carry and the transformer is
-    given.
-    """
+    """Mean and deviation of each latent channel, as the configs carry them."""
 
     mean: Tensor
     std: Tensor
 
     def normalise(self, latent: Tensor) -> Tensor:
-        """De-normalised [..., C, *rest] -> normalised; `rest` has as many axes as the tensor after
-        C.
-        """
+        """De-normalised [..., C, *rest] -> normalised."""
         return (latent - self.mean) / self.std
 
     def restore(self, latent: Tensor) -> Tensor:
@@ -143,9 +133,7 @@ class Statistics:
 
 
 def statistics(work: Path) -> tuple[Statistics, Statistics]:
-    """Of video [C, 1, 1, 1] and audio [C, 1], from the first shards of every group, kept in a
-    file.
-    """
+    """Of video [C, 1, 1, 1] and audio [C, 1], from every group's first shard; kept in a file."""
     path = work / "latents" / "statistics.pt"
     if not path.exists():
         video, audio = [], []

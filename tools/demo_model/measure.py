@@ -1,5 +1,4 @@
-"""Reads a clip back: what moves, in which colour, shape and direction, over what, and how it
-sounds.
+"""Reads a clip back: what moves, its colour, shape and way, over what, and how it sounds.
 
 numpy only, no network: thresholds, boxes, templates, a Fourier transform. On true clips it is right
 every time (`python -m tools.demo_model.measure` shows it); what it misreads in a render is the
@@ -39,9 +38,7 @@ SILENCE_RMS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a clip shows. `clicks` counts strikes; `pan` is -1, 0 or 1 for going left, staying,
-    going right.
-    """
+    """What a clip shows: names of the world's tables, or "none"."""
 
     background: tuple[str, ...]
     colour: str
@@ -51,7 +48,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hearing:
-    """What a clip's sound is: `voice` names the shape whose pitch it has, "" for silence."""
+    """What is heard: the shape whose pitch it is ("" for silence), strikes, way of panning."""
 
     voice: str
     clicks: int
@@ -66,9 +63,7 @@ def nearest_colour(rgb: Floats) -> str:
 
 
 def background_rows(frames: Pixels) -> Floats:
-    """The background's colour in each row [H, 3]: a straight grade through the medians at both
-    sides.
-    """
+    """The background's colour in each row [H, 3]: a grade through the medians of both sides."""
     sides = np.concatenate([frames[:, :, :6], frames[:, :, -6:]], axis=2).astype(np.float32)
     rows = np.median(sides, axis=(0, 2))
     y = np.linspace(-1, 1, len(rows))
@@ -91,9 +86,7 @@ def figure(frames: Pixels, rows: Floats) -> Mask:
 
 
 def boxes(mask: Mask) -> Floats:
-    """Left, top, right, bottom of each frame's figure [F, 4]; NaN where there is none. Specks do
-    not count.
-    """
+    """Left, top, right, bottom of each frame's figure [F, 4]; NaN without one, specks apart."""
     found = np.full((len(mask), 4), np.nan, np.float32)
     for i, frame in enumerate(mask):
         if frame.sum() < 60:
@@ -151,9 +144,7 @@ TEMPLATES = _templates()
 
 
 def shape_of(mask: Mask, found: Floats) -> str:
-    """The shape whose template overlaps most with the mean figure of the frames that show it
-    whole.
-    """
+    """The shape that overlaps most with the mean figure of the frames that show it whole."""
     height, width = mask.shape[1:]
     inside = (
         (found[:, 0] > 1)
@@ -206,9 +197,7 @@ def listen(wave: Floats) -> Hearing:
 
 
 def _clicks(mono: Floats) -> int:
-    """Onsets in the band of the strikes, by 1/40 s: louder than the tone's leakage and than just
-    before.
-    """
+    """Onsets in the strikes' band, by 1/40 s: above the tone's leakage, quiet just before."""
     slots = mono[: len(mono) // HOP * HOP].reshape(-1, HOP)
     power = np.abs(np.fft.rfft(slots, axis=1)) ** 2
     band = power[:, 45:75].sum(axis=1)  # 1.8 to 3 kHz
@@ -224,9 +213,7 @@ def _pan(wave: Floats) -> int:
 
 
 def is_heard(heard: Hearing, scene: Scene) -> bool:
-    """Whether the sound is the lone thing's: its pitch, clicks if it bounces, panning with it; or
-    silence.
-    """
+    """Whether the sound fits the lone thing: pitch, clicks of a bounce, panning; or silence."""
     if scene.silent:
         return heard.voice == ""
     thing = scene.things[0]

@@ -1,6 +1,4 @@
-"""Renders with the reference's arithmetic in torch, to watch training: same grids, same steps as
-the engine.
-"""
+"""Renders in torch with the reference's arithmetic, to watch training."""
 
 import argparse
 from pathlib import Path
@@ -61,9 +59,7 @@ class Sampler:
         steps: int = 12,
         keyframes: dict[str, Floats] | None = None,
     ) -> tuple[Pixels, Floats]:
-        """Frames [F, H, W, 3] and sound [2, samples]; `keyframes` maps "first" and "last" to
-        pictures.
-        """
+        """Frames [F, H, W, 3], sound [2, samples]; `keyframes`: "first", "last" -> picture."""
         keyframes = keyframes or {}
         generator = torch.Generator().manual_seed(seed)
         ids = self.vocabulary.encode(prompt)

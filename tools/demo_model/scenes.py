@@ -1,6 +1,4 @@
-"""Draws scenes: which things, where they go, over what background. Seeded, and split into train and
-held out.
-"""
+"""Draws scenes: things, paths, backgrounds; seeded, and split into trained and held out."""
 
 import hashlib
 
@@ -16,9 +14,7 @@ HELD_OUT = 0.06  # fraction of (shape, colour, motion, background) combinations 
 
 
 def is_held_out(shape: str, colour: str, motion: str, background: tuple[str, ...]) -> bool:
-    """Whether this combination belongs to the held-out set: fixed by its name, whatever the
-    seed.
-    """
+    """Whether this combination is held out: fixed by its name, whatever the seed."""
     key = f"{shape}/{colour}/{motion}/{'-'.join(background)}"
     return hashlib.sha256(key.encode()).digest()[0] < 256 * HELD_OUT
 
@@ -42,9 +38,7 @@ def draw_background(rng: Rng) -> tuple[str, ...]:
 def linear_track(
     rng: Rng, motion: str, length: int, radius: float, box: tuple[float, ...]
 ) -> Track:
-    """Straight travel inside `box` (left, top, right, bottom), at least half of the room there
-    is.
-    """
+    """Straight travel inside `box` (left, top, right, bottom) over most of its length."""
     left, top, right, bottom = box
     margin = min(0.95 * radius, 0.45 * (right - left), 0.45 * (bottom - top))
     low = np.array([left + margin, top + margin])
@@ -62,9 +56,7 @@ def linear_track(
 
 
 def through_track(rng: Rng, motion: str, shape: Shape, radius: float) -> Track:
-    """Straight travel from anywhere, out of the canvas if need be: what continued clips look
-    like.
-    """
+    """Straight travel from anywhere, even out of the canvas, as continued clips have it."""
     start = rng.uniform(0.2, 0.8, 2) * (shape.width, shape.height)
     points = np.repeat(start[None], shape.frames, 0)
     axis = 0 if LINEAR[motion][0] else 1
@@ -73,9 +65,7 @@ def through_track(rng: Rng, motion: str, shape: Shape, radius: float) -> Track:
 
 
 def bounce_track(rng: Rng, length: int, radius: float, size: tuple[int, int]) -> Track:
-    """Falls to the floor and comes back, again and again; slow enough for four frames to one
-    latent.
-    """
+    """Falls to the floor and comes back; slow enough for four frames to one latent."""
     width, height = size
     period = rng.uniform(20, 24)
     drop = min(rng.uniform(34, 44), height - 2.0 * radius)

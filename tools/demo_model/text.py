@@ -1,6 +1,4 @@
-"""The text encoder: Qwen3-VL's language layers, the few that are trained, on ids with picture
-blocks.
-"""
+"""The text encoder: Qwen3-VL's language layers, those trained, on ids with picture blocks."""
 
 import torch
 from torch import Tensor, nn
@@ -87,9 +85,7 @@ def deepen(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
 
 
 class Presentation:
-    """What the text encoder is given: ids, their (t, h, w) positions, and which rows are picture
-    rows.
-    """
+    """What the text encoder is given: ids, (t, h, w) positions, which rows are a picture's."""
 
     def __init__(self, vocabulary: Vocabulary, shape: Shape, keyframes: int) -> None:
         """Lay out the labels and picture blocks that stand before the prompt."""
@@ -134,9 +130,7 @@ class Presentation:
         return torch.tensor(self._positions + rest, dtype=torch.float32).T
 
     def shown(self, prompt: int) -> Tensor:
-        """1 for rows with an embedding, 0 for picture rows: an untrained tower's merger gives
-        zeros.
-        """
+        """0 for picture rows, else 1: an untrained vision tower's merger gives zeros."""
         return torch.tensor([0.0 if pad else 1.0 for pad in self._pads] + [1.0] * prompt)
 
 

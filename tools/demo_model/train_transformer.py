@@ -108,9 +108,7 @@ def audio_rows_of(latent: Tensor) -> Tensor:
 
 
 def draw_times(rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """Times t of picture and sound: one stratified grid value each, shifted; for some, two
-    unrelated ones.
-    """
+    """Times t of picture and sound: one stratified grid value, shifted; or two unrelated ones."""
     grid = (rng.permutation(count) + rng.random(count)) / count
     sigma = [shift * grid / (1 + (shift - 1) * grid) for shift in (VIDEO_SHIFT, AUDIO_SHIFT)]
     free = rng.random(count) < INDEPENDENT

@@ -1,6 +1,4 @@
-"""What every training stage shares: optimisers, schedule, running average, resumable checkpoints, a
-log of losses.
-"""
+"""What the stages share: optimisers, schedule, averages, resume points, a log of losses."""
 
 import json
 import os
@@ -31,9 +29,7 @@ class Plan:
 
 
 def batch_rng(stage: str, step: int) -> np.random.Generator:
-    """The random stream of one step: a stage that was cut goes on with the batches it would have
-    seen.
-    """
+    """The random stream of a step: a stage that was cut sees the batches it would have seen."""
     return np.random.default_rng([SEED, *stage.encode(), step])
 
 

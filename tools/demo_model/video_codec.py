@@ -126,9 +126,7 @@ class _ReflectedEdge(torch.autograd.Function):
 
 
 def _spatial(vae: AutoencoderKLMiniMaxH3, frames: Tensor) -> Tensor:
-    """The part before the first temporal stride, frame by frame: [N, 3, H, W] -> [N, 32, H/2,
-    W/2].
-    """
+    """The part before the first temporal stride: frames [N, 3, H, W] -> [N, 32, H/2, W/2]."""
     encoder = vae.encoder
     x = functional.pad(frames, (1, 2, 1, 2), mode="reflect").contiguous(
         memory_format=torch.channels_last
@@ -161,9 +159,7 @@ def _temporal(vae: AutoencoderKLMiniMaxH3, x: Tensor) -> Tensor:
 
 
 def encode(vae: AutoencoderKLMiniMaxH3, video: Tensor) -> Tensor:
-    """Posterior means [B, C, T, H/16, W/16] of normalised clips [B, F, H, W, 3]; F is 1 or 17k +
-    5.
-    """
+    """Means [B, C, T, H/16, W/16] of normalised clips [B, F, H, W, 3]; F is 1 or 17k + 5."""
     batch, frames = video.shape[:2]
     x = _spatial(vae, video.flatten(0, 1).permute(0, 3, 1, 2))
     x = x.unflatten(0, (batch, frames)).transpose(1, 2)
@@ -172,9 +168,7 @@ def encode(vae: AutoencoderKLMiniMaxH3, video: Tensor) -> Tensor:
 
 
 def decode(vae: AutoencoderKLMiniMaxH3, latents: Tensor) -> Tensor:
-    """One decoder call on latents [B, C, T, h, w] (de-normalised): pixels [B, 3, 4T, 16h, 16w],
-    normalised.
-    """
+    """One decoder call: latents [B, C, T, h, w], restored -> normalised [B, 3, 4T, 16h, 16w]."""
     decoder = vae.decoder
     batch, _, frames, height, width = latents.shape
     x = functional.conv3d(latents, vae.post_quant_conv.weight, vae.post_quant_conv.bias)
@@ -205,9 +199,7 @@ def decoder_rotary(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Half-split rotation of the leading channels; x [..., S, D], cos and sin [..., S, R] with R <=
-    D.
-    """
+    """Half-split rotation of the leading R channels; x [..., S, D], cos and sin [..., S, R]."""
     size = cos.shape[-1]
     turned, kept = x[..., :size], x[..., size:]
     first, second = turned.chunk(2, dim=-1)
@@ -216,9 +208,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
-    """softmax(q k / sqrt(d)) v, written out: on a CPU in bf16 it is 3x faster than the fused call
-    here.
-    """
+    """softmax(q k / sqrt(d)) v, written out: in bf16 on a CPU 3x faster than the fused call."""
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     if bias is not None:
         scores = scores + bias
@@ -237,7 +227,5 @@ def _attention(attn: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def kept_frames(decoded: Tensor) -> Tensor:
-    """The 22 frames of a decoded clip of seven latents [B, 3, 28, H, W]: each half drops its first
-    three.
-    """
+    """The 22 frames of seven decoded latents [B, 3, 28, H, W]: each half drops three."""
     return torch.cat([decoded[:, :, 3:20], decoded[:, :, 23:28]], dim=2)

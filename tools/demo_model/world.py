@@ -42,9 +42,7 @@ STRIKE_DECAY_S = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Where a thing is in each frame: centre (x, y) and radius in pixels; `hits` are frames of
-    contact.
-    """
+    """Centre (x, y) and radius in pixels in each frame; `hits` are frames of contact."""
 
     x: Floats
     y: Floats
@@ -54,9 +52,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """A coloured shape and its motion; `rgb` is what is painted, `colour` what a caption calls
-    it.
-    """
+    """A coloured shape and its motion; `rgb` is painted, `colour` is what captions call it."""
 
     shape: str
     colour: str
@@ -68,9 +64,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One clip: canvas, length, background (colour names and values from top to bottom), things,
-    sound.
-    """
+    """One clip: canvas, length, background from top to bottom (names, values), things, sound."""
 
     width: int
     height: int
@@ -119,9 +113,7 @@ def _star_distance(dx: Floats, dy: Floats, reach: Floats) -> Floats:
 
 
 def paint(scene: Scene, *, frames: slice = slice(None)) -> tuple[Floats, Floats]:
-    """Draw frames: pixels [F, H, W, 3] in [0, 255] and the distance [F, H, W] to the nearest
-    thing.
-    """
+    """Pixels [F, H, W, 3] in [0, 255] and the distance [F, H, W] to the nearest thing."""
     y, x = np.mgrid[0 : scene.height, 0 : scene.width].astype(np.float32) + np.float32(0.5)
     count = len(range(scene.frames)[frames])
     fraction = y[:, :1, None] / np.float32(scene.height)
@@ -147,9 +139,7 @@ def audio_latents(frames: int) -> int:
 
 
 def sound(scene: Scene) -> Floats:
-    """The scene's stereo sound [2, samples]: a tone for each thing, panned by x, and strikes at
-    contacts.
-    """
+    """Stereo sound [2, samples]: a tone for each thing, panned by x, and strikes at contacts."""
     samples = audio_latents(scene.frames) * HOP
     out = np.zeros((2, samples), np.float32)
     if scene.silent:
