@@ -101,11 +101,11 @@ def _end_of_crashed(queue: RenderQueue, job: RenderJob) -> RenderJob:
     if job.cancel_requested:
         return queue.records.move(job.id, State.CANCELLED, ended_at=now)
     if job.crashes + 1 < MAX_CRASHES:
-        logger.warning("[%s] its worker died: it goes back to the front of the queue", job.id)
+        logger.warning("%s: its worker died: it goes back to the front of the queue", job.id)
         return job
     sentence = f"the worker died {MAX_CRASHES} times while it rendered this job"
     error = failure(sentence, "worker_died", WORKER_DIED)
-    logger.error("[%s] failed: %s", job.id, sentence)
+    logger.error("%s: failed: %s", job.id, sentence)
     return queue.records.move(
         job.id, State.FAILED, ended_at=now, error=error, crashes=job.crashes + 1
     )

@@ -200,7 +200,7 @@ class ResidentWorker(SimpleWorker):
 
     def _end_failed(self, job: Job, queue: Queue, error: Exception) -> None:
         if not isinstance(error, Failed):
-            logger.error("[%s] could not be run: %s", job.id, error)
+            logger.error("%s: could not be run: %s", job.id, error)
         self.handle_execution_ended(job, queue, job.failure_callback_timeout)
         job._status = JobStatus.FAILED
         text = "".join(traceback.format_exception(error))

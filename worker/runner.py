@@ -8,6 +8,7 @@ longer runs, and is dropped: it cannot hit the next one.
 
 import logging
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +121,7 @@ class Runner:
         """Render a job from its record; its result. Raises Interrupted, Stopped or Failed."""
         job = self._begin(job_id)
         with job_log(self._queue.log(job_id)):
-            logger.info("[%s] attempt %d: %s", job_id, job.attempts, job.spec.prompt)
+            logger.info("%s: attempt %d: %s", job_id, job.attempts, job.spec.prompt)
             stopped, end = self._render(job)
             return self._finish(job, stopped, end)
 
@@ -144,7 +145,7 @@ class Runner:
     def _render(self, job: RenderJob) -> tuple[bool, _Message]:
         """Run the render beside the main thread; whether it was to be stopped, and how it ended."""
         self._progress = None
-        thread = threading.Thread(target=self._work, args=(job,), name=f"render {job.id}")
+        thread = threading.Thread(target=self._run_engine, args=(job,), name=f"render {job.id}")
         thread.daemon = True  # an engine that hangs must not keep the process alive
         thread.start()
         stopped, reported = False, None
@@ -157,7 +158,7 @@ class Runner:
             if self._closing and give_up_at is None:
                 give_up_at = time.monotonic() + self._give_up_s
             if give_up_at is not None and time.monotonic() > give_up_at:
-                logger.warning("[%s] the engine did not stop in time and is left behind", job.id)
+                logger.warning("%s: the engine did not stop in time and is left behind", job.id)
                 return stopped, _Message("end", job.id, error=Cancelled("left behind"))
             stopped |= message.kind == "stop" and message.job_id == job.id
             if stopped or self._closing:
@@ -171,14 +172,17 @@ class Runner:
             self._report(job, self._progress)
         return stopped, message
 
-    def _work(self, job: RenderJob) -> None:
+    def _work(self, job: RenderJob) -> Path:
+        return self._queue.folder(job.id) / "work"
+
+    def _run_engine(self, job: RenderJob) -> None:
         """The helper thread."""
         try:
             result = self._engine.render(
                 job.spec,
                 model=self._model(job.spec.model),
                 outputs=self._queue.settings.outputs,
-                work=self._queue.folder(job.id) / "work",
+                work=self._work(job),
                 job_id=job.id,
                 on_progress=self._take_progress,
             )
@@ -217,17 +221,18 @@ class Runner:
         if end.result is not None:
             result = end.result.to_json()
             self._end(job, State.DONE, result=result)
-            logger.info("[%s] done: %s", job.id, result.get("video"))
+            logger.info("%s: done: %s", job.id, result.get("video"))
             return result
         if isinstance(end.error, Cancelled) and stopped:
+            shutil.rmtree(self._work(job), ignore_errors=True)  # nobody will go on from there
             self._end(job, State.CANCELLED)
-            logger.info("[%s] cancelled", job.id)
+            logger.info("%s: cancelled", job.id)
             raise Stopped(job.id)
         if isinstance(end.error, Cancelled) and self._closing:
-            logger.info("[%s] interrupted: it goes back to the front of the queue", job.id)
+            logger.info("%s: interrupted: it goes back to the front of the queue", job.id)
             raise Interrupted(job.id)
         reason = explain(end.error or RuntimeError("the render ended without a result"))
-        logger.error("[%s] failed: %s", job.id, reason["sentence"], exc_info=end.error)
+        logger.error("%s: failed: %s", job.id, reason["sentence"], exc_info=end.error)
         self._end(job, State.FAILED, error=reason)
         raise Failed(reason["sentence"]) from end.error
 

@@ -1,0 +1,136 @@
+"""render, model, selftest: the commands that need no farm. The engine is imported when called."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from h3farm.engine.errors import CheckpointError
+from h3farm.engine.progress import Progress
+from h3farm.engine.spec import SpecError
+from h3farm.worker.cli import exits, words
+from h3farm.worker.cli.spec_options import given_fields, make_spec
+from h3farm.worker.queue import Settings
+
+
+def render(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Render without a queue: a spec in, the result as JSON out."""
+    from h3farm.engine.checkpoints import find_models, open_tree  # noqa: PLC0415
+    from h3farm.engine.render import Engine  # noqa: PLC0415
+
+    if arguments.prompt is None and arguments.spec is None and not sys.stdin.isatty():
+        arguments.spec = "-"
+    fields = given_fields(arguments)
+    models = find_models(settings.models)
+    if _is_path(fields.get("model")):
+        path = Path(fields["model"]).expanduser()
+        fields["model"] = open_tree(path).name
+        models = {fields["model"]: path}
+    spec = make_spec(fields, list(models)).with_seed()
+    if spec.model not in models:
+        known = ", ".join(models) or "none"
+        sentence = f"model must be a folder or one of those in H3FARM_MODELS ({known})"
+        raise SpecError("model", spec.model, known, f"{sentence}, got {spec.model!r}")
+    for warning in spec.warnings():
+        print(f"note: {warning}", file=sys.stderr)
+    outputs = arguments.outputs or settings.outputs
+    outputs.mkdir(parents=True, exist_ok=True)
+    line = words.ProgressLine()
+
+    def follow(now: Progress) -> None:
+        line.show(words.progress(now), now)
+
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".work-", dir=outputs) as work,
+            Engine(threads=settings.threads) as engine,
+        ):
+            result = engine.render(
+                spec,
+                model=models[spec.model],
+                outputs=outputs,
+                work=Path(work) / "render",
+                on_progress=follow,
+            )
+    finally:
+        line.end()
+    words.print_json({"spec": spec.to_json(), "result": result.to_json()})
+    return exits.OK
+
+
+def _is_path(model: object) -> bool:
+    return isinstance(model, str) and ("/" in model or model in (".", ".."))
+
+
+def model_list(arguments: argparse.Namespace, settings: Settings) -> int:
+    """The models and where they are."""
+    from h3farm.engine.checkpoints import find_models  # noqa: PLC0415
+
+    models = find_models(settings.models)
+    if arguments.json:
+        words.print_json({name: str(path) for name, path in models.items()})
+    elif models:
+        print("\n".join(words.table(["MODEL", "FOLDER"], [[n, str(p)] for n, p in models.items()])))
+    else:
+        print(_no_models(settings))
+    return exits.OK
+
+
+def model_info(arguments: argparse.Namespace, settings: Settings) -> int:
+    """What models hold; 1 when something is wrong with one of them."""
+    from h3farm.engine.checkpoints import describe, find_models  # noqa: PLC0415
+
+    found = find_models(settings.models)
+    wanted: list[Path] = [_locate(name, found) for name in arguments.models] or list(found.values())
+    infos = [describe(path) for path in wanted]
+    if arguments.json:
+        words.print_json(infos)
+    elif not infos:
+        print(_no_models(settings))
+    else:
+        print("\n\n".join("\n".join(_about(info)) for info in infos))
+    return exits.FAILED if any(info["problems"] for info in infos) else exits.OK
+
+
+def _locate(name: str, found: dict[str, Path]) -> Path:
+    if name in found:
+        return found[name]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    known = ", ".join(found) or "none"
+    raise CheckpointError(f"{name} is neither a folder nor a model in H3FARM_MODELS ({known})")
+
+
+def _no_models(settings: Settings) -> str:
+    folders = ", ".join(str(folder) for folder in settings.models)
+    return f"No models in {folders}: put a checkpoint folder there, or set H3FARM_MODELS."
+
+
+def _about(info: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{info['name']}  ({info['layout']} layout, {info['parameters']:,} parameters, "
+        f"{words.size(info['bytes'])})",
+        f"  {info['path']}",
+    ]
+    rows = [
+        [
+            f"  {name}",
+            f"{part['parameters']:,}",
+            words.size(part["bytes"]),
+            " ".join(f"{kind}:{count}" for kind, count in part["dtypes"].items()),
+            f"{part['layers']} layers" if part["layers"] else "",
+        ]
+        for name, part in info["components"].items()
+    ]
+    head = ["  PART", "PARAMETERS", "SIZE", "TENSORS", ""]
+    problems = [f"  problem: {problem}" for problem in info["problems"]]
+    return [*lines, *(line.rstrip() for line in words.table(head, rows)), *problems]
+
+
+def selftest(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Run the cases of a golden folder through the engine."""
+    from h3farm.engine import selftest as engine_selftest  # noqa: PLC0415
+
+    return engine_selftest.main(arguments.golden, as_json=arguments.json)

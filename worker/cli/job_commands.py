@@ -1,0 +1,193 @@
+"""submit, list, show, cancel, status: the commands that talk to the farm."""
+
+import argparse
+import sys
+import time
+
+from h3farm.worker.cli import exits, words
+from h3farm.worker.cli.spec_options import given_fields, make_spec
+from h3farm.worker.queue import OVER, RenderJob, RenderQueue, Settings, State, StoreUnavailable
+from h3farm.worker.supervisor import read_supervisor_file
+
+CANCEL_WAIT_S = 5.0
+
+
+def submit(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Queue a render; with --wait follow it to its end."""
+    fields = given_fields(arguments)
+    with RenderQueue.connect(settings) as queue:
+        # Without models any name will do: the queue then says why there are none.
+        spec = make_spec(fields, list(queue.models()) or ["none"])
+        job = queue.submit(spec, priority=arguments.priority)
+        for warning in job.spec.warnings():
+            print(f"note: {warning}", file=sys.stderr)
+        if queue.worker() is None:
+            print("note: no worker is running; the job waits for one", file=sys.stderr)
+        if not arguments.wait:
+            return _submitted(job, as_json=arguments.json)
+        if not arguments.json:
+            print(job.id, flush=True)
+        job = _follow(queue, job)
+    if arguments.json:
+        words.print_json(job.to_json())
+    else:
+        _tell_end(job)
+    return exits.OK if job.state is State.DONE else exits.FAILED
+
+
+def _submitted(job: RenderJob, *, as_json: bool) -> int:
+    if as_json:
+        words.print_json(job.to_json())
+    else:
+        print(job.id)
+        print(f"queued, {words.detail(job)}: `h3farm show {job.id}` follows it", file=sys.stderr)
+    return exits.OK
+
+
+def _follow(queue: RenderQueue, job: RenderJob) -> RenderJob:
+    """Show the job's progress until it is over. Ctrl-C ends the waiting, not the job."""
+    line = words.ProgressLine()
+    try:
+        with queue.watch() as events:
+            job = queue.get(job.id)
+            while not job.over:
+                if job.state is State.RUNNING and job.progress:
+                    line.show(f"{job.id}: {words.progress(job.progress)}", job.progress)
+                else:
+                    line.show(f"{job.id}: {job.state}, {words.detail(job)}")
+                for event in events:
+                    if event is None or event.job_id == job.id or event.kind == "state":
+                        break
+                job = queue.get(job.id)
+    except KeyboardInterrupt:
+        line.end()
+        print(
+            f"Job {job.id} goes on without you; `h3farm cancel {job.id}` ends it.", file=sys.stderr
+        )
+        raise
+    except StoreUnavailable:
+        line.end()
+        print(f"Job {job.id} stays in the queue.", file=sys.stderr)
+        raise
+    line.end()
+    return job
+
+
+def _tell_end(job: RenderJob) -> None:
+    if job.result:
+        print(job.result.get("video", ""))
+    elif job.error:
+        print(f"failed: {job.error['sentence']}\n{job.error['remedy']}", file=sys.stderr)
+    else:
+        print(str(job.state), file=sys.stderr)
+
+
+def list_jobs(arguments: argparse.Namespace, settings: Settings) -> int:
+    """The jobs as a line of time."""
+    with RenderQueue.connect(settings) as queue:
+        jobs = queue.list(arguments.state, arguments.limit)
+        counts = queue.counts()
+    if arguments.json:
+        words.print_json([job.to_json() for job in jobs])
+        return exits.OK
+    if not jobs:
+        print("No such jobs." if arguments.state else "No jobs yet: `h3farm submit` queues one.")
+        return exits.OK
+    rows = [
+        [
+            job.id,
+            str(job.state) if job.priority == "normal" else f"{job.state} ({job.priority})",
+            words.detail(job),
+            words.one_line(job.spec.prompt),
+        ]
+        for job in jobs
+    ]
+    print("\n".join(words.table(["JOB", "STATE", "", "PROMPT"], rows)))
+    shown = sum(job.over for job in jobs)
+    wanted = [state for state in OVER if not arguments.state or state in arguments.state]
+    earlier = sum(counts[state] for state in wanted) - shown
+    if earlier > 0:
+        print(f"({earlier} earlier ones: --limit {shown + earlier} shows them)")
+    return exits.OK
+
+
+def show(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Everything about one job."""
+    with RenderQueue.connect(settings) as queue:
+        job = queue.get(arguments.job)
+        log = queue.log(job.id)
+    if arguments.json:
+        words.print_json(job.to_json() | {"log": str(log)})
+        return exits.OK
+    spec = job.spec
+    canvas = f"{spec.width}x{spec.height}, {spec.frames} frames ({spec.duration_s:.2f} s)"
+    rows = [
+        ("job", job.id),
+        ("state", f"{job.state}{_aside(words.detail(job) if not job.over else '')}"),
+        ("prompt", words.one_line(spec.prompt)),
+        ("model", spec.model),
+        ("canvas", canvas),
+        ("sampling", f"{spec.steps} steps, seed {spec.seed}, {spec.preset}"),
+        ("priority", str(job.priority)),
+        ("submitted", words.moment(job.created_at)),
+        ("started", words.moment(job.started_at)),
+        ("ended", words.moment(job.ended_at)),
+        ("attempts", str(job.attempts) if job.attempts > 1 else ""),
+    ]
+    if job.result:
+        rows += [(name, str(job.result.get(name, ""))) for name in ("folder", "video", "sidecar")]
+    if job.error:
+        rows += [("reason", job.error["sentence"]), ("what to do", job.error["remedy"])]
+    if log.exists():
+        rows.append(("log", str(log)))
+    for name, value in rows:
+        if value:
+            print(f"{name:<11} {value}")
+    return exits.OK
+
+
+def _aside(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+def cancel(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Cancel jobs, and see it happen."""
+    with RenderQueue.connect(settings) as queue:
+        jobs = [queue.cancel(job_id) for job_id in arguments.jobs]
+        give_up_at = time.monotonic() + CANCEL_WAIT_S
+        with queue.watch(0.2) as events:
+            while any(not job.over for job in jobs) and time.monotonic() < give_up_at:
+                next(events)
+                jobs = [queue.get(job.id) for job in jobs]
+    if arguments.json:
+        words.print_json([job.to_json() for job in jobs])
+    else:
+        for job in jobs:
+            print(f"{job.id} {job.state if job.over else 'is still stopping'}")
+    return exits.OK if all(job.state is State.CANCELLED for job in jobs) else exits.FAILED
+
+
+def status(arguments: argparse.Namespace, settings: Settings) -> int:
+    """The farm as a whole."""
+    supervisor = read_supervisor_file(settings)
+    with RenderQueue.connect(settings) as queue:
+        worker, counts, models = queue.worker(), queue.counts(), list(queue.models())
+    dashboard = supervisor.get("dashboard", settings.dashboard)
+    if arguments.json:
+        words.print_json(
+            {
+                "pid": supervisor.get("pid"),
+                "dashboard": dashboard,
+                "store": settings.store_name,
+                "worker": worker.to_json() if worker else None,
+                "counts": counts,
+                "models": models,
+            }
+        )
+        return exits.OK
+    busy = f"{worker.state}{_aside(worker.job_id or '')}" if worker else "not running"
+    jobs = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    print(f"dashboard   {dashboard}\nstore       {settings.store_name}")
+    print(f"worker      {busy}\njobs        {jobs or 'none'}")
+    print(f"models      {', '.join(models) or 'none'}")
+    return exits.OK
