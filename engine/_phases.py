@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from h3farm.engine import _estimate, _sidecar, costs, media, packing
+from h3farm.engine import _sidecar, _sound, media, packing
+from h3farm.engine._checks import check_disk, check_memory
+from h3farm.engine._estimate import Estimate
+from h3farm.engine._latents import Latents, denormalised
 from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas
-from h3farm.engine.configs import Normalization
 from h3farm.engine.durable import disk_errors, write_durably
-from h3farm.engine.errors import Cancelled, DiskError, NumericError, OutOfMemory
+from h3farm.engine.errors import Cancelled, NumericError
 from h3farm.engine.geometry import AUDIO_CHANNELS, FPS, audio_latents, latent_size, video_latents
 from h3farm.engine.machine import Machine
 from h3farm.engine.media import Clip, Ffmpeg
@@ -32,8 +34,6 @@ from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 
 READ_BYTES = 8 << 20  # of the raw frames at once, on their way into ffmpeg
-GB = 1e9
-
 Floats = npt.NDArray[np.float32]
 
 logger = logging.getLogger(__name__)
@@ -49,14 +49,6 @@ class Job:
     job_id: str
     started: datetime
     on_progress: Callable[[Progress], None]
-
-
-@dataclass(slots=True, kw_only=True)
-class Latents:
-    """The state between denoise steps, as rows; in the end the latents themselves."""
-
-    video: Floats  # [video rows, C x 4]
-    audio: Floats  # [audio rows, C]
 
 
 @dataclass(slots=True)
@@ -113,7 +105,9 @@ class _Render:
         self.samples = media.samples_for(self.spec.frames) if self.spec.audio else None
         self.grids: tuple[Floats, Floats] = (np.empty(0, np.float32), np.empty(0, np.float32))
         self.log: list[str] = []
-        self.estimate: _estimate.Estimate | None = None
+        self.estimate: Estimate | None = None
+        self.decoded_samples: int | None = None
+        self.warnings: list[str] = []
 
     def _note(self, text: str) -> None:
         """A line of the render's own log, which goes into its output folder."""
@@ -129,9 +123,10 @@ class _Render:
             self._report("check")
             self.model = open_model()
             self.ids, _ = self.model.tokenizer.present(self.spec.prompt)
-            self.estimate = _estimate.Estimate(self.model, self.spec, len(self.ids))
-            self._check_memory()
-            self._check_disk()
+            networks = self.model.networks
+            self.estimate = Estimate(networks, self.spec, len(self.ids))
+            self._note(check_memory(self.machine, networks, self.spec, len(self.ids)))
+            check_disk(self.machine, self.spec, work=self.work, outputs=self.job.outputs)
             with disk_errors(f"cannot write into {self.work}"):
                 self.work.mkdir(parents=True, exist_ok=True)
         with self.clock.phase("encode"):
@@ -153,7 +148,8 @@ class _Render:
         if self.context.cancelled:
             raise Cancelled("the render was cancelled")
         elapsed = self.clock.elapsed_s
-        remaining = self.estimate.remaining_s(phase, step, block, blocks) if self.estimate else None
+        share = (step + (block / blocks if blocks else 0.0)) / max(steps, 1)
+        remaining = self.estimate.remaining_s(phase, share) if self.estimate else None
         self.job.on_progress(
             Progress(
                 phase=phase,
@@ -177,43 +173,6 @@ class _Render:
         self._report(phase, step, steps)
         self.context.on_progress(follow)
 
-    # ---- check ----
-
-    def _check_memory(self) -> None:
-        """Refuse now what would run out of memory hours later."""
-        networks = costs.Networks(
-            text_encoder=self.model.encoder_config,
-            transformer=self.model.dit_config,
-            video_vae=self.model.video_vae_config,
-        )
-        phases = costs.memory_by_phase(networks, self.spec, len(self.ids))
-        phase, needed = max(phases.items(), key=lambda item: item[1])
-        available = self.machine.available_memory()
-        self._note(f"predicted peak of memory: {needed / GB:.2f} GB, in {phase}")
-        if available is not None and needed > available:
-            raise OutOfMemory(
-                f"this render needs {needed / GB:.1f} GB of memory in its largest phase ({phase}), "
-                f"and the machine has {available / GB:.1f} GB left: choose a smaller canvas or "
-                "fewer frames, or close other programs"
-            )
-
-    def _check_disk(self) -> None:
-        """The work files and the output, on the file systems where they will be."""
-        wanted: dict[int, tuple[int, int, Path]] = {}
-        for folder, size in (
-            (self.job.work, costs.disk_for_work(self.spec)),
-            (self.job.outputs, costs.disk_for_output(self.spec)),
-        ):
-            device, free = self.machine.free_disk(folder)
-            before = wanted.get(device, (0, free, folder))[0]
-            wanted[device] = (before + size, free, folder)
-        for needed, free, folder in wanted.values():
-            if needed > free:
-                raise DiskError(
-                    f"this render needs {needed / GB:.2f} GB of disk at {folder}, and "
-                    f"{free / GB:.2f} GB are free: free some space and submit it again"
-                )
-
     # ---- encode ----
 
     def _encode(self) -> Floats:
@@ -231,7 +190,7 @@ class _Render:
         video_grid = sigmas(self.context, spec.video_shift, spec.steps + 1)
         audio_grid = sigmas(self.context, spec.audio_shift, spec.steps + 1)
         self.grids = (video_grid, audio_grid)
-        steps = min(len(video_grid), len(audio_grid)) - 1
+        steps = spec.steps  # within a spec's bounds no two sigmas of a grid are equal
         state = self._noise()
         times, indices = packing.run_times(
             sequence, (1 - video_grid[:steps]).tolist(), (1 - audio_grid[:steps]).tolist()
@@ -240,28 +199,31 @@ class _Render:
         with self.model.dit.begin(sequence, text, times) as run:
             for step in range(steps):
                 self._follow("denoise", step, steps)
-                velocities = run.step(indices[step], state.video, state.audio)
-                euler_step(video_grid, step, velocities[0], state.video)
-                euler_step(audio_grid, step, velocities[1], state.audio)
+                with _naming(f"step {step + 1} of {steps}"):
+                    velocities = run.step(indices[step], state.video, state.audio)
+                    euler_step(video_grid, step, velocities[0], state.video)
+                    euler_step(audio_grid, step, velocities[1], state.audio)
+                    state.check_finite()
                 self._note(f"step {step + 1} of {steps}")
         self._report("denoise", steps, steps)
         return state
 
     def _noise(self) -> Latents:
         """The seed's draws in the reference's order: the video latent, then the audio rows."""
-        dit = self.model.dit_config
-        channels = self.model.video_vae_config.latent_channels
+        networks = self.model.networks
+        channels = networks.video_vae.latent_channels
         rows = AUDIO_CHANNELS * audio_latents(self.spec.frames)
         with Noise(self.context, self.spec.seed) as noise:
             video = noise.draw((channels, *self.latent))
-            return Latents(video=packing.patchify(video), audio=noise.draw((rows, dit.audio_dim)))
+            audio = noise.draw((rows, networks.transformer.audio_dim))
+            return Latents(video=packing.patchify(video), audio=audio)
 
     # ---- decode ----
 
     def _decode_video(self, latents: Latents) -> None:
         """Latents to rgb24 frames in the work folder, clip by clip."""
         vae = self.model.video_vae
-        latent = _denormalised(
+        latent = denormalised(
             packing.unpatchify(latents.video, self.latent), self.model.video_normalization
         )
         clips, frames, _ = vae.plan(self.latent[0])
@@ -282,22 +244,25 @@ class _Render:
         """Latents to interleaved f32 samples in the work folder, as long as the picture."""
         if self.samples is None:
             return
-        self._follow("decode_audio")
-        latent = _denormalised(
+        self._follow("decode_audio", 0, 1)
+        latent = denormalised(
             packing.rows_to_audio(latents.audio), self.model.audio_normalization, axis=1
         )
         wave = self.model.audio_vae.decode(latent)
-        fitted = np.zeros((AUDIO_CHANNELS, self.samples), np.float32)
-        kept = min(self.samples, wave.shape[1])
-        fitted[:, :kept] = wave[:, :kept]
-        write_durably(self._sound, fitted.T.astype("<f4").tobytes())
+        for warning in _sound.faults(wave):
+            self.warnings.append(warning)
+            self._note(warning)
+        self.decoded_samples = wave.shape[1]
+        fitted = _sound.fitted(wave, self.samples)
+        write_durably(self._sound_file, fitted.T.astype("<f4").tobytes())
+        self._report("decode_audio", 1, 1)
 
     @property
     def _frames(self) -> Path:
         return self.work / "frames.rgb"
 
     @property
-    def _sound(self) -> Path:
+    def _sound_file(self) -> Path:
         return self.work / "sound.f32"
 
     # ---- assemble ----
@@ -316,7 +281,7 @@ class _Render:
                 self._write_media(folder.path)
                 self._keep(folder.path, latents)
             self._write_sidecar(folder.path)
-            self._report("assemble", spec.frames, spec.frames)
+            self._report("assemble", self._frames_to_write, self._frames_to_write)
             final = folder.appear()
         return {
             "folder": final,
@@ -342,8 +307,8 @@ class _Render:
             comment=_sidecar.embedded(spec),
         )
         video = folder / "video.mp4"
-        sound = None if self.samples is None else self._sound
-        media.encode_video(self.ffmpeg, clip, self._raw_frames("assemble"), sound, video)
+        sound = None if self.samples is None else self._sound_file
+        media.encode_video(self.ffmpeg, clip, self._raw_frames(), sound, video)
         media.verify_video(self.ffmpeg, video, clip)
         with self._frames.open("rb") as file:
             file.seek(spec.frames // 2 * clip.frame_bytes)
@@ -353,18 +318,23 @@ class _Render:
         if spec.keep_frames:
             pictures = folder / "frames"
             pictures.mkdir()
-            media.write_frames(self.ffmpeg, clip, self._raw_frames("assemble"), pictures)
+            media.write_frames(self.ffmpeg, clip, self._raw_frames(spec.frames), pictures)
         self._note("video encoded, and read back to its last frame")
 
-    def _raw_frames(self, phase: str) -> Iterator[bytes]:
-        """The decoded frames from the work folder, in blocks; reports as it goes."""
+    @property
+    def _frames_to_write(self) -> int:
+        """Frames that go through ffmpeg: into the video, and once more as pictures when kept."""
+        return self.spec.frames * (2 if self.spec.keep_frames else 1)
+
+    def _raw_frames(self, before: int = 0) -> Iterator[bytes]:
+        """The decoded frames from the work folder, in blocks; reports, `before` frames ahead."""
         frame = self.spec.width * self.spec.height * 3
         done = 0
         with self._frames.open("rb") as file:
             while block := file.read(READ_BYTES):
                 yield block
                 done += len(block)
-                self._report(phase, done // frame, self.spec.frames)
+                self._report("assemble", before + done // frame, self._frames_to_write)
 
     def _keep(self, folder: Path, latents: Latents) -> None:
         """The latents as the decoders' input has them, still normalised, and the log."""
@@ -394,16 +364,18 @@ class _Render:
                 isa=self.context.isa,
                 threads=self.context.threads,
                 samples=self.samples,
+                decoded_samples=self.decoded_samples,
+                warnings=self.warnings,
+                ffmpeg=self.ffmpeg.version,
             )
         )
         (folder / "render.json").write_text(text, encoding="utf-8")
 
 
-def _denormalised(latent: Floats, statistics: Normalization, axis: int = 0) -> Floats:
-    """What the decoders take: latent * std + mean, per channel along `axis`."""
-    shape = [1] * latent.ndim
-    shape[axis] = -1
-    mean, std = (
-        np.array(values, np.float32).reshape(shape) for values in (statistics.mean, statistics.std)
-    )
-    return np.ascontiguousarray(latent * std + mean)
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Say in which step a number went wrong; the engine knows only the block."""
+    try:
+        yield
+    except NumericError as error:
+        raise NumericError(f"{place}: {error}", status=error.status) from error

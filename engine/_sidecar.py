@@ -6,6 +6,7 @@ import json
 import platform
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a sidecar is made from. Times are aware; sizes in bytes; timings in seconds by phase."""
+    """What a sidecar is made from.
+
+    Times are aware, sizes in bytes, timings in seconds by phase. samples: of the sound in the
+    video, per channel; decoded_samples: before it was fitted to the picture's length.
+    """
 
     spec: RenderSpec
     job_id: str
@@ -38,6 +43,9 @@ class Facts:
     isa: str
     threads: int
     samples: int | None
+    decoded_samples: int | None
+    warnings: list[str]
+    ffmpeg: str
 
 
 def embedded(spec: RenderSpec) -> str:
@@ -59,7 +67,7 @@ def _record(facts: Facts) -> dict[str, Any]:
         "ended_at": _stamp(facts.ended),
         "spec": spec.to_json(),
         "spec_hash": spec.hash,
-        "warnings": list(spec.warnings()),
+        "warnings": [*spec.warnings(), *facts.warnings],
         "resolved": {
             "frames": spec.frames,
             "fps": FPS,
@@ -68,6 +76,7 @@ def _record(facts: Facts) -> dict[str, Any]:
             "latent_frames_height_width": list(facts.latent),
             "audio_latents": audio_latents(spec.frames),
             "audio_samples": facts.samples,
+            "audio_samples_decoded": facts.decoded_samples,
             "audio_sample_rate": SAMPLE_RATE,
             "video_sigmas": [float(sigma) for sigma in facts.grids[0]],
             "audio_sigmas": [float(sigma) for sigma in facts.grids[1]],
@@ -75,10 +84,12 @@ def _record(facts: Facts) -> dict[str, Any]:
         "model": {
             "name": facts.model.tree.name,
             "layout": facts.model.tree.layout,
-            "files": facts.model.identity(),
+            "files": facts.model.identity,
         },
         "versions": {
-            "h3farm": version(),
+            "h3farm": metadata.version("h3farm"),
+            "engine": version(),
+            "ffmpeg": facts.ffmpeg,
             "python": platform.python_version(),
             "numpy": np.__version__,
             "platform": platform.platform(),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from h3farm.engine.configs import DitConfig, TextEncoderConfig, VideoVaeConfig
 from h3farm.engine.geometry import (
     AUDIO_CHANNELS,
+    CLIP_FRAMES,
+    REST_FRAMES,
     SAMPLE_RATE,
     audio_latents,
     latent_size,
@@ -23,6 +25,7 @@ from h3farm.engine.spec import RenderSpec
 F32 = 4
 CHUNK_ROWS = 1024  # rows that pass through a feed-forward layer at once: csrc/block.c
 SMALL_CHANGE = 32 << 20  # buffers that do not grow with the render
+SOUND_SIGNALS = 5 * 6400  # values of the vocoder's five signals, an audio latent
 CLIP_LATENTS_IN = 7  # latent frames that make one clip
 
 
@@ -77,6 +80,9 @@ def memory_by_phase(networks: Networks, spec: RenderSpec, text_rows: int) -> dic
         "denoise": _denoise_bytes(networks.transformer, spec, rows_of(spec, text_rows)),
         "decode_video": _decode_bytes(networks.video_vae, spec),
     }
+    if spec.audio:
+        samples = AUDIO_CHANNELS * samples_for(spec.frames)
+        phases["decode_audio"] = F32 * (SOUND_SIGNALS * audio_latents(spec.frames) + 4 * samples)
     return {name: size + SMALL_CHANGE for name, size in phases.items()}
 
 
@@ -128,7 +134,7 @@ def disk_for_output(spec: RenderSpec) -> int:
 
 
 def work_by_phase(networks: Networks, spec: RenderSpec, text_rows: int) -> dict[str, float]:
-    """Floating-point operations of the long phases: of one denoise step, of one decoded clip.
+    """Floating-point operations of the two long phases, whole.
 
     Only their ratio is used, to guess how long decoding takes from measured steps.
     """
@@ -140,8 +146,7 @@ def work_by_phase(networks: Networks, spec: RenderSpec, text_rows: int) -> dict[
     tokens = CLIP_LATENTS_IN * area + vae.registers + 1
     hidden = vae.heads * vae.head_dim
     decoder = vae.layers * (4 * hidden * hidden + 3 * hidden * vae.ffn)
-    return {
-        "denoise": 2.0 * rows * linear + 4.0 * rows * rows * inner * dit.layers,
-        "decode_video": tiles
-        * (2.0 * tokens * decoder + 4.0 * tokens * tokens * hidden * vae.layers),
-    }
+    step = 2.0 * rows * linear + 4.0 * rows * rows * inner * dit.layers
+    tile = 2.0 * tokens * decoder + 4.0 * tokens * tokens * hidden * vae.layers
+    clips = (spec.frames - REST_FRAMES) // CLIP_FRAMES
+    return {"denoise": spec.steps * step, "decode_video": clips * tiles * tile}

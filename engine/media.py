@@ -66,7 +66,8 @@ class Ffmpeg:
     def __init__(self, program: Path | None = None) -> None:
         """`program` None: the one that comes with imageio-ffmpeg."""
         self._program = program
-        self._lock = threading.Lock()
+        # Re-entrant: a signal's handler may cancel in the thread that holds it.
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._cancelled = False
 
@@ -81,6 +82,13 @@ class Ffmpeg:
         """Allow work again."""
         with self._lock:
             self._cancelled = False
+
+    @property
+    def version(self) -> str:
+        """As it calls itself: "n9.0.2-17-g2a571b6068"."""
+        printed, _ = self.run("ask ffmpeg for its version", ["-version"], folder=Path.cwd())
+        found = re.match(r"ffmpeg version (\S+)", printed)
+        return found[1] if found else "unknown"
 
     def run(
         self, doing: str, arguments: list[str], *, folder: Path, feed: Iterable[bytes] = ()

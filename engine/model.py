@@ -12,9 +12,12 @@ from typing import Any, Self
 from h3farm.engine._native import AudioVae, Checkpoint, Context, Dit, TextEncoder, VideoVae
 from h3farm.engine.checkpoints import Tree, open_tree
 from h3farm.engine.configs import COMPONENTS, Component
+from h3farm.engine.costs import Networks
+from h3farm.engine.errors import CheckpointError
 from h3farm.engine.tokenizer import Tokenizer
 
 HEADER_LENGTH_BYTES = 8
+SMALL_FILE = 64 << 20  # hashed whole: configs and tokenizers, never weights
 
 
 class Model:
@@ -26,10 +29,11 @@ class Model:
         self.tree: Tree = open_tree(path)
         self.tree.check_fit()
         self.tokenizer = Tokenizer(self.tree.tokenizer)
-        self.dit_config = self.tree.dit()
-        self.encoder_config = self.tree.text_encoder()
-        self.video_vae_config = self.tree.video_vae()
-        self.audio_vae_config = self.tree.audio_vae()
+        self.networks = Networks(
+            text_encoder=self.tree.text_encoder(),
+            transformer=self.tree.dit(),
+            video_vae=self.tree.video_vae(),
+        )
         self.video_normalization = self.tree.video_normalization()
         self.audio_normalization = self.tree.audio_normalization()
         with ExitStack() as stack:
@@ -39,16 +43,36 @@ class Model:
                 return stack.enter_context(Checkpoint(context, component, files))
 
             self.encoder = stack.enter_context(
-                TextEncoder(context, weights("text_encoder"), self.encoder_config)
+                TextEncoder(context, weights("text_encoder"), self.networks.text_encoder)
             )
-            self.dit = stack.enter_context(Dit(context, weights("transformer"), self.dit_config))
+            self.dit = stack.enter_context(
+                Dit(context, weights("transformer"), self.networks.transformer)
+            )
             self.video_vae = stack.enter_context(
-                VideoVae(context, weights("video_vae"), self.video_vae_config)
+                VideoVae(context, weights("video_vae"), self.networks.video_vae)
             )
             self.audio_vae = stack.enter_context(
-                AudioVae(context, weights("audio_vae"), self.audio_vae_config)
+                AudioVae(context, weights("audio_vae"), self.tree.audio_vae())
             )
+            self._stamps = self._file_stamps()
+            self.identity = self._identity()
             self._stack = stack.pop_all()
+
+    def is_still(self, path: Path) -> bool:
+        """Whether this is the model at `path`, none of its weights replaced since it was opened."""
+        return self.path == path and self._stamps == self._file_stamps()
+
+    def _file_stamps(self) -> list[tuple[Path, int, int]] | None:
+        """Path, size and time of every weight file; None when one is missing."""
+        try:
+            return [
+                (path, status.st_size, status.st_mtime_ns)
+                for component in COMPONENTS
+                for path in self.tree.files(component)
+                for status in (path.stat(),)
+            ]
+        except (CheckpointError, OSError):
+            return None
 
     def close(self) -> None:
         """Unmap everything."""
@@ -67,21 +91,38 @@ class Model:
         """Close."""
         self.close()
 
-    def identity(self) -> list[dict[str, Any]]:
-        """What tells this model's files from others': name, size, time, and the header's sha256.
+    def _identity(self) -> list[dict[str, Any]]:
+        """What tells this model's files from others'.
 
-        Hashing 100 GB of weights would take minutes of every render; the header names every tensor
-        with its type and place.
+        Configs and tokenizer files by size and sha256; weights by size, time and the sha256 of
+        their header, which names every tensor with its type and place: hashing 100 GB would take
+        minutes of every render.
         """
+        weights = [path for component in COMPONENTS for path in self.tree.files(component)]
+        folders = {self.tree.place(component) for component in COMPONENTS}
+        folders |= {path.parent for path in weights} | {self.tree.tokenizer}
+        small = [
+            path
+            for folder in sorted(folders)
+            for path in sorted(folder.iterdir())
+            if path.is_file() and path.suffix != ".safetensors" and path.stat().st_size < SMALL_FILE
+        ]
         return [
-            {"component": component, **file_identity(path, self.tree.root)}
-            for component in COMPONENTS
-            for path in self.tree.files(component)
+            *(_small_identity(path, self.tree.root) for path in small),
+            *(_weights_identity(path, self.tree.root) for path in weights),
         ]
 
 
-def file_identity(path: Path, root: Path) -> dict[str, Any]:
-    """One safetensors file, as `Model.identity` has it."""
+def _small_identity(path: Path, root: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    return {
+        "file": os.path.relpath(path, root),
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+def _weights_identity(path: Path, root: Path) -> dict[str, Any]:
     status = path.stat()
     with path.open("rb") as file:
         length = int.from_bytes(file.read(HEADER_LENGTH_BYTES), "little")

@@ -73,7 +73,8 @@ class Engine:
         self._machine = machine or Machine()
         self._now = now
         self._model: Model | None = None
-        self._lock = threading.Lock()
+        # Re-entrant: a signal's handler may cancel in the thread that holds it.
+        self._lock = threading.RLock()
         self._rendering = False
         self.models_opened = 0
 
@@ -126,8 +127,8 @@ class Engine:
         return RenderResult(**finished)
 
     def _opened(self, path: Path) -> Model:
-        """The model at `path`: the open one when it is that, else that one opened in its place."""
-        if self._model is not None and self._model.path != path:
+        """The model at `path`: the open one when it is that, else opened in its place."""
+        if self._model is not None and not self._model.is_still(path):
             self._forget_model()
         if self._model is None:
             logger.info("opening %s", path)
@@ -185,7 +186,8 @@ def in_thread(call: Callable[[], T], *, on_interrupt: Callable[[], None]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="render")
+    # A computation that hangs must not keep the process from ending.
+    thread = threading.Thread(target=run, name="render", daemon=True)
     thread.start()
     try:
         while thread.is_alive():

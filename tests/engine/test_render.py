@@ -1,8 +1,13 @@
 """Whole renders of the tiny checkpoint: what comes out, what is left when they end early."""
 
+import hashlib
 import json
+import re
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,9 +92,40 @@ def test_a_render_leaves_video_poster_sidecar_and_log(render: Render) -> None:
     assert record["job_id"] == "1130-1842-3f2a"
     assert record["resolved"]["frames"] == 22
     assert len(record["resolved"]["video_sigmas"]) == 3
-    assert record["model"]["name"] == "tiny-h3"
     assert sorted(record["timings"]) == sorted(PHASES)
+    assert record["resolved"]["audio_samples"] == round(22 / 24 * 32_000)
+    assert record["resolved"]["audio_samples_decoded"] == 37 * 800
+    assert record["warnings"][: len(spec().warnings())] == list(spec().warnings())
+    assert re.search(r"\d+\.\d+", record["versions"]["ffmpeg"])
     assert "step 2 of 2" in (result.folder / "log.txt").read_text(encoding="utf-8")
+
+
+def test_the_sidecar_tells_a_model_from_any_other(render: Render) -> None:
+    """Small files by their sha256, weights by the sha256 of their header."""
+    record = json.loads(render().sidecar.read_text(encoding="utf-8"))["model"]
+    assert (record["name"], record["layout"]) == ("tiny-h3", "official")
+    files = {item["file"]: item for item in record["files"]}
+    config = (TINY / "FL2VA" / "transformer" / "config.json").read_bytes()
+    assert files["transformer/config.json"] == {
+        "file": "transformer/config.json",
+        "bytes": len(config),
+        "sha256": hashlib.sha256(config).hexdigest(),
+    }
+    assert "tokenizer/tokenizer.json" in files
+    weights = [name for name in files if name.endswith(".safetensors")]
+    assert len(weights) == 6
+    assert all(len(files[name]["header_sha256"]) == 64 for name in weights)
+
+
+def test_a_seed_of_minus_one_is_drawn_and_recorded(render: Render) -> None:
+    record = json.loads(render(spec(seed=-1)).sidecar.read_text(encoding="utf-8"))
+    assert 0 <= record["spec"]["seed"] < 2**32
+
+
+def test_the_same_job_twice_overwrites_nothing(render: Render) -> None:
+    first, second = (render(job_id="1130-1842-3f2a") for _ in range(2))
+    assert first.folder != second.folder
+    assert first.video.exists()
 
 
 def test_the_video_carries_the_spec_that_made_it(render: Render) -> None:
@@ -135,6 +171,21 @@ def test_another_model_takes_the_place_of_the_open_one(
     assert engine.models_opened == 2
 
 
+def test_a_model_whose_weights_were_replaced_is_opened_again(
+    render: Render, engine: Engine, tmp_path: Path
+) -> None:
+    """What is mapped would be the old file, what the sidecar names the new one."""
+    model = tmp_path / "models" / "FL2VA"
+    shutil.copytree(TINY / "FL2VA", model)
+    render(model=model)
+    weights = model / "audio_vae" / "model.safetensors"
+    replaced = weights.with_name("new")
+    replaced.write_bytes(weights.read_bytes())
+    replaced.replace(weights)
+    render(model=model)
+    assert engine.models_opened == 2
+
+
 def test_sound_can_be_left_out(render: Render) -> None:
     result = render(spec(audio=False))
     record = json.loads(result.sidecar.read_text(encoding="utf-8"))
@@ -152,14 +203,19 @@ def test_kept_latents_are_in_a_file_of_their_own(render: Render) -> None:
     assert header["__metadata__"]["spec_hash"] == spec(keep_latents=True).hash
 
 
-def test_progress_goes_through_the_phases_and_never_back(render: Render) -> None:
+@pytest.mark.parametrize("keep_frames", [False, True])
+def test_progress_goes_through_the_phases_and_never_back(render: Render, keep_frames: bool) -> None:
     seen: list[Progress] = []
-    render(on_progress=seen.append)
+    render(spec(keep_frames=keep_frames), on_progress=seen.append)
     places = [(PHASES.index(item.phase), item.step, item.block) for item in seen]
     assert places == sorted(places)
     assert {item.phase for item in seen} == set(PHASES)
     assert max(item.step for item in seen if item.phase == "denoise") == 2
     assert [item.elapsed_s for item in seen] == sorted(item.elapsed_s for item in seen)
+    assert all(item.step <= item.steps or not item.steps for item in seen)
+    assert seen[-1].step == seen[-1].steps
+    assert seen[0].remaining_s is None
+    assert seen[-1].remaining_s is not None
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -168,7 +224,9 @@ def test_cancel_in_any_phase_leaves_nothing(
 ) -> None:
     def cancel(progress: Progress) -> None:
         if progress.phase == phase:
-            engine.cancel()
+            other = threading.Thread(target=engine.cancel)
+            other.start()
+            other.join()
 
     with pytest.raises(Cancelled):
         render(on_progress=cancel)
@@ -252,21 +310,34 @@ def test_not_a_number_in_the_weights_stops_the_render_by_name(
     render: Render, tmp_path: Path
 ) -> None:
     model = copy_with_nan(tmp_path / "nan" / "FL2VA")
-    with pytest.raises(NumericError, match="NaN or infinity after transformer block 1"):
+    with pytest.raises(
+        NumericError, match="step 1 of 2: NaN or infinity after transformer block 1"
+    ):
         render(model=model)
     assert not (tmp_path / "outputs").exists() or leftovers(tmp_path / "outputs") == []
 
 
-def test_an_ffmpeg_that_fails_leaves_no_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "error", "reason"),
+    [
+        ("cat >/dev/null; echo 'no such codec' >&2; exit 3", MediaError, "no such codec"),
+        ("head -c 9 >video.mp4; kill -9 $$", MediaError, "ended by SIGKILL"),
+        ("echo 'No space left on device' >&2; exit 228", DiskError, "no space left on the disk"),
+    ],
+    ids=["refused", "killed", "disk full"],
+)
+def test_an_ffmpeg_that_fails_leaves_no_output(
+    script: str, error: type[EngineError], reason: str, tmp_path: Path
+) -> None:
     program = tmp_path / "ffmpeg"
-    program.write_text("#!/bin/sh\ncat > /dev/null\necho 'no such codec' >&2\nexit 3\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     with (
         Engine(threads=1, ffmpeg=Ffmpeg(program)) as engine,
-        pytest.raises(MediaError, match="no such codec"),
+        pytest.raises(error, match=reason),
     ):
         engine.render(spec(), model=TINY, outputs=tmp_path / "outputs", work=tmp_path / "work")
-    assert leftovers(tmp_path / "outputs") == []
+    assert leftovers(tmp_path) == ["ffmpeg"]
 
 
 def test_an_interrupt_while_waiting_ends_the_work_first() -> None:
@@ -293,3 +364,39 @@ def test_an_interrupt_while_waiting_ends_the_work_first() -> None:
         with pytest.raises(Interrupted):
             in_thread(work, on_interrupt=told.set)
     assert told.is_set()
+
+
+LONG_RENDER = """
+import sys
+from pathlib import Path
+from h3farm.engine.render import Engine
+from h3farm.engine.spec import RenderSpec
+
+folder, model = Path(sys.argv[1]), Path(sys.argv[2])
+spec = RenderSpec(prompt="fox", model="tiny-h3", width=256, height=256, frames=345, steps=200)
+with Engine(threads=1) as engine:
+    engine.render(
+        spec, model=model, outputs=folder / "outputs", work=folder / "work",
+        on_progress=lambda progress: print(progress.phase, flush=True),
+    )
+"""
+
+
+def test_ctrl_c_ends_a_render_and_leaves_nothing(tmp_path: Path) -> None:
+    """The signal's handler runs in the main thread at once, in the midst of a step."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG_RENDER, str(tmp_path), str(TINY)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            if line.strip() == "denoise":
+                process.send_signal(signal.SIGINT)
+                break
+        process.stdout.read()
+        complaint = process.stderr.read()
+        process.wait(30)
+    assert complaint.strip().endswith("KeyboardInterrupt")
+    assert leftovers(tmp_path) == []
