@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from h3farm.engine.configs import Normalization
-from h3farm.engine.errors import NumericError
 
 Floats = npt.NDArray[np.float32]
 
@@ -18,12 +17,6 @@ class Latents:
 
     video: Floats  # [video rows, C x 4]
     audio: Floats  # [audio rows, C]
-
-    def check_finite(self) -> None:
-        """NumericError naming the stream that holds NaN or infinity."""
-        for name, rows in (("picture", self.video), ("sound", self.audio)):
-            if not np.isfinite(rows).all():
-                raise NumericError(f"NaN or infinity in the latent of the {name}")
 
 
 def denormalised(latent: Floats, statistics: Normalization, axis: int = 0) -> Floats:

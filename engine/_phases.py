@@ -203,7 +203,6 @@ class _Render:
                     velocities = run.step(indices[step], state.video, state.audio)
                     euler_step(video_grid, step, velocities[0], state.video)
                     euler_step(audio_grid, step, velocities[1], state.audio)
-                    state.check_finite()
                 self._note(f"step {step + 1} of {steps}")
         self._report("denoise", steps, steps)
         return state

@@ -1,5 +1,6 @@
 """Whole renders of the tiny checkpoint: what comes out, what is left when they end early."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 from h3farm.engine.errors import (
@@ -28,6 +30,7 @@ from h3farm.engine.machine import Machine
 from h3farm.engine.media import Ffmpeg, read_comment
 from h3farm.engine.progress import PHASES, Progress
 from h3farm.engine.render import Engine, RenderResult, in_thread
+from h3farm.engine.safetensors import read_header
 from h3farm.engine.spec import RenderSpec
 
 TINY = Path(__file__).parent.parent / "golden" / "tiny-h3"
@@ -152,6 +155,60 @@ def test_another_prompt_or_seed_gives_other_frames(render: Render) -> None:
     base = frames_of(render(spec(keep_frames=True)))
     assert frames_of(render(spec(keep_frames=True, seed=8))) != base
     assert frames_of(render(spec(keep_frames=True, prompt="waves"))) != base
+
+
+def tensors(path: Path) -> dict[str, np.ndarray]:
+    """The F32 and U8 tensors of a safetensors file."""
+    data = path.read_bytes()
+    found = {}
+    for name, entry in read_header(path).items():
+        if entry.dtype in ("F32", "U8"):
+            kind = np.float32 if entry.dtype == "F32" else np.uint8
+            found[name] = np.frombuffer(data[entry.start : entry.end], kind).reshape(entry.shape)
+    return found
+
+
+class GivenNoise:
+    """The draws of a golden case in place of a seed's."""
+
+    def __init__(self, draws: list[np.ndarray]) -> None:
+        self._draws = draws
+
+    @contextlib.contextmanager
+    def opened(self, context: object, seed: int) -> Iterator["GivenNoise"]:
+        yield self
+
+    def draw(self, shape: tuple[int, ...]) -> np.ndarray:
+        drawn = self._draws.pop(0)
+        assert drawn.shape == shape
+        return drawn
+
+
+def test_a_render_is_the_references_render(
+    render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From prompt and noise to latents and frames, within the tolerances of the golden case.
+
+    The manifest counts grid points: its 8 are 7 steps. The picture's noise is drawn first.
+    """
+    golden = TINY.parent
+    cases = json.loads((golden / "manifest.json").read_text(encoding="utf-8"))["cases"]
+    (case,) = [c for c in cases if (c["stage"], c["name"]) == ("end_to_end", "t2va")]
+    config, want = case["config"], tensors(golden / case["file"])
+    audio_rows = want["t2va/audio_noise"].transpose(0, 2, 1).reshape(-1, 4).copy()
+    noise = GivenNoise([want["t2va/video_noise"].copy(), audio_rows])
+    monkeypatch.setattr("h3farm.engine._phases.Noise", noise.opened)
+    fields = {name: config[name] for name in ("prompt", "width", "height", "frames")}
+    result = render(spec(**fields, steps=config["steps"] - 1, keep_latents=True, keep_frames=True))
+    kept = tensors(result.folder / "latents.safetensors")
+    for ours, name in (("video", "final_latent"), ("audio", "final_audio_latent")):
+        difference = np.abs(kept[ours] - want[f"t2va/{name}"]).max()
+        assert difference <= case["outputs"][name]["atol"], name
+    decode = ["-v", "error", "-i", "%06d.png", "-f", "rawvideo", "-pix_fmt", "rgb24"]
+    raw = tmp_path / "frames.rgb"
+    Ffmpeg().run("decode", [*decode, str(raw)], folder=result.folder / "frames")
+    frames = np.frombuffer(raw.read_bytes(), np.uint8).reshape(want["t2va/frames"].shape)
+    assert np.abs(frames.astype(int) - want["t2va/frames"]).max() <= 1
 
 
 def test_the_model_stays_open_between_renders(render: Render, engine: Engine) -> None:
@@ -292,29 +349,56 @@ def test_a_model_that_is_no_model_is_named(render: Render, tmp_path: Path) -> No
         render(model=tmp_path / "empty")
 
 
-def copy_with_nan(target: Path) -> Path:
-    """The tiny model with one weight of block 1 not a number."""
+def copy_with_nan(target: Path, tensor: str) -> Path:
+    """The tiny model with the first weight of a tensor not a number."""
     shutil.copytree(TINY / "FL2VA", target)
     for path in sorted((target / "transformer").glob("*.safetensors")):
-        data = bytearray(path.read_bytes())
-        (length,) = struct.unpack("<Q", data[:8])
-        header = json.loads(data[8 : 8 + length])
-        if entry := header.get("blocks.1.mlp.fc2.weight"):
-            start = 8 + length + entry["data_offsets"][0]
-            data[start : start + 4] = np.float32(np.nan).tobytes()
+        if entry := read_header(path).get(tensor):
+            data = bytearray(path.read_bytes())
+            data[entry.start : entry.start + 4] = np.float32(np.nan).tobytes()
             path.write_bytes(data)
     return target
 
 
+@pytest.mark.parametrize(
+    ("tensor", "sentence"),
+    [
+        ("blocks.1.mlp.fc2.weight", "step 1 of 2: NaN or infinity after transformer block 1"),
+        ("final_layer.audio_out.weight", "step 1 of 2: NaN or infinity in the predicted velocity"),
+        ("final_layer.video_out.weight", "step 1 of 2: NaN or infinity in the predicted velocity"),
+    ],
+)
 def test_not_a_number_in_the_weights_stops_the_render_by_name(
-    render: Render, tmp_path: Path
+    tensor: str, sentence: str, render: Render, tmp_path: Path
 ) -> None:
-    model = copy_with_nan(tmp_path / "nan" / "FL2VA")
-    with pytest.raises(
-        NumericError, match="step 1 of 2: NaN or infinity after transformer block 1"
-    ):
+    model = copy_with_nan(tmp_path / "nan" / "FL2VA", tensor)
+    with pytest.raises(NumericError, match=sentence):
         render(model=model)
-    assert not (tmp_path / "outputs").exists() or leftovers(tmp_path / "outputs") == []
+    assert leftovers(tmp_path / "outputs") == []
+    assert leftovers(tmp_path / "work") == []
+
+
+def test_a_video_that_does_not_read_back_as_rendered_does_not_appear(tmp_path: Path) -> None:
+    """An encoder that drops frames without a word: the job is not done."""
+    program = tmp_path / "ffmpeg"
+    program.write_text(
+        f"""#!{sys.executable}
+import os, sys
+arguments = sys.argv[1:]
+if "libx264" in arguments:
+    place = arguments.index("-c:v")
+    arguments[place:place] = ["-frames:v", "20"]
+os.execv({imageio_ffmpeg.get_ffmpeg_exe()!r}, ["ffmpeg", *arguments])
+""",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    with (
+        Engine(threads=1, ffmpeg=Ffmpeg(program)) as engine,
+        pytest.raises(MediaError, match="it should have 22 frames, found 20"),
+    ):
+        engine.render(spec(), model=TINY, outputs=tmp_path / "outputs", work=tmp_path / "work")
+    assert leftovers(tmp_path) == ["ffmpeg"]
 
 
 @pytest.mark.parametrize(
