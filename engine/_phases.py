@@ -22,7 +22,7 @@ from h3farm.engine import _sidecar, _sound, media, packing
 from h3farm.engine._checks import check_disk, check_memory
 from h3farm.engine._estimate import Estimate
 from h3farm.engine._latents import Latents, denormalised
-from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas
+from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas, version
 from h3farm.engine.durable import disk_errors, write_durably
 from h3farm.engine.errors import Cancelled, NumericError
 from h3farm.engine.geometry import AUDIO_CHANNELS, FPS, audio_latents, latent_size, video_latents
@@ -114,6 +114,15 @@ class _Render:
         logger.info("%s: %s", self.job.job_id, text)
         self.log.append(f"{self.clock.elapsed_s:9.2f} s  {text}\n")
 
+    def _summary(self) -> str:
+        """What is rendered with what, for a log that is read without the sidecar."""
+        spec, tree = self.spec, self.model.tree
+        return (
+            f"{spec.width}x{spec.height}, {spec.frames} frames, {spec.steps} steps, "
+            f"seed {spec.seed}; model {tree.name} ({tree.layout} layout); engine {version()}, {self.context.isa}, "
+            f"{self.context.threads} threads"
+        )
+
     def _canvas(self) -> tuple[int, int]:
         return self.spec.width, self.spec.height
 
@@ -123,6 +132,7 @@ class _Render:
             self._report("check")
             self.model = open_model()
             self.ids, _ = self.model.tokenizer.present(self.spec.prompt)
+            self._note(self._summary())
             networks = self.model.networks
             self.estimate = Estimate(networks, self.spec, len(self.ids))
             self._note(check_memory(self.machine, networks, self.spec, len(self.ids)))
