@@ -97,7 +97,7 @@ class RenderSpec:
     task: str = "t2va"
     width: int = 864
     height: int = 480
-    frames: int = 56
+    frames: int = 124
     frames_asked: int | None = None
     seconds_asked: float | None = None
     steps: int = 20

@@ -139,7 +139,7 @@ def test_the_hash_names_the_work_not_the_words_it_was_asked_in() -> None:
 @pytest.mark.parametrize(
     ("given_length", "frames", "frames_asked", "seconds_asked"),
     [
-        ({}, 56, None, None),
+        ({}, 124, None, None),
         ({"frames": 1}, 22, 1, None),
         ({"frames": 5}, 22, 5, None),
         ({"frames": 22}, 22, None, None),
