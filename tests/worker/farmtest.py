@@ -1,4 +1,4 @@
-"""A real store and real worker processes, each in a folder of its own."""
+"""Fixtures and helpers: a real store and real worker processes, each in a folder of its own."""
 
 import contextlib
 import os
@@ -7,12 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from h3farm.engine.spec import RenderSpec
-from h3farm.worker.queue import RenderQueue, Settings
+from h3farm.worker.queue import RenderJob, RenderQueue, Settings
 from h3farm.worker.store import Store
 
 BOUND_S = 20.0
@@ -57,15 +57,33 @@ def spec(prompt: str = "a fox", **fields: object) -> RenderSpec:
     return RenderSpec.from_json({"prompt": prompt, "model": "tiny", **fields})
 
 
-class WorkerProcess:
-    """A worker of its own process with a stand-in engine, which follows the prompt's first word."""
+def run_to_end(queue: RenderQueue, job_id: str) -> RenderJob:
+    """The job, once it is over."""
+    eventually(lambda: queue.get(job_id).over, f"{job_id} over")
+    return queue.get(job_id)
 
-    def __init__(self, settings: Settings, *arguments: str) -> None:
+
+def wait_until_running(queue: RenderQueue, job_id: str) -> None:
+    """Until the engine has reported something: it is inside of the render."""
+    eventually(lambda: queue.get(job_id).progress, f"{job_id} running")
+
+
+class WorkerProcess:
+    """A worker process; by default with the stand-in engine, which does what the prompt says."""
+
+    def __init__(
+        self, settings: Settings, *arguments: str, command: Sequence[str] = (str(STANDIN),)
+    ) -> None:
         self.log = settings.home / f"worker-{time.monotonic_ns()}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(STANDIN), *arguments],
-                env={**os.environ, "H3FARM_HOME": str(settings.home), "REDIS_URL": ""},
+                [sys.executable, *command, *arguments],
+                env={
+                    **os.environ,
+                    "H3FARM_HOME": str(settings.home),
+                    "H3FARM_MODELS": os.pathsep.join(map(str, settings.models)),
+                    "REDIS_URL": "",
+                },
                 stdout=log,
                 stderr=log,
             )

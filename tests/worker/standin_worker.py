@@ -1,7 +1,8 @@
-"""The real worker process around an engine that does what the prompt says.
+"""The real worker process around an engine that does what the first word of the prompt says.
 
-render: done at once · hold: renders until it is cancelled · deaf: ignores a cancel ·
-fail: an engine error · break: an unexpected exception · die: ends the process · steps: ten steps
+render: done at once · hold: renders until it is cancelled · deaf: ignores a cancel · wait: until
+the file `go` is in the home · fail: an engine error · break: an unexpected exception · die: ends
+the process · steps: ten steps
 """
 
 import argparse
@@ -9,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +52,9 @@ class StandInEngine:
                     raise Cancelled("stopped")
             case "deaf":
                 threading.Event().wait(60)
+            case "wait":
+                while not (Settings.from_env().home / "go").exists():
+                    time.sleep(0.01)
             case "fail":
                 raise OutOfMemory("the canvas needs 30 GB, the machine has 16")
             case "break":
@@ -66,6 +71,11 @@ class StandInEngine:
 
     def close(self) -> None:
         pass
+
+
+def mark(*_: object) -> None:
+    """What somebody with access to the store might want to have called."""
+    (Settings.from_env().home / "called").touch()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,264 @@
+"""One job on the engine: what may happen meanwhile, and what becomes of the record."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from farmtest import eventually, spec
+from h3farm.engine.errors import (
+    Cancelled,
+    CheckpointError,
+    DiskError,
+    EngineError,
+    MediaError,
+    NumericError,
+    OutOfMemory,
+)
+from h3farm.engine.progress import Progress
+from h3farm.worker.queue import RenderJob, RenderQueue, State
+from h3farm.worker.runner import Failed, Interrupted, Runner, Stopped
+
+
+class Result:
+    def to_json(self) -> dict[str, object]:
+        return {"video": "v.mp4"}
+
+
+class ScriptedEngine:
+    """Calls what the test gives it, inside of the render."""
+
+    def __init__(
+        self, script: Callable[["ScriptedEngine", Callable[[Progress], None]], None]
+    ) -> None:
+        self.script = script
+        self.cancelled = threading.Event()
+        self.cancels = 0
+        self.asked: dict[str, object] = {}
+
+    def render(
+        self, spec: object, *, on_progress: Callable[[Progress], None], **asked: object
+    ) -> Result:
+        self.cancelled.clear()
+        self.asked = asked
+        self.script(self, on_progress)
+        return Result()
+
+    def cancel(self) -> None:
+        self.cancels += 1
+        self.cancelled.set()
+
+    def close(self) -> None:
+        pass
+
+    def until_cancelled(self) -> None:
+        assert self.cancelled.wait(20)
+        raise Cancelled("stopped")
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def script(*_: object) -> None:
+        raise error
+
+    return script
+
+
+def runner_of(queue: RenderQueue, script: Callable[..., None], **fields: float) -> Runner:
+    engine = ScriptedEngine(script)
+    runner = Runner(queue, engine, lambda folders: {"tiny": folders[0] / "tiny"}, **fields)
+    runner.engine = engine  # type: ignore[attr-defined]
+    return runner
+
+
+def taken(queue: RenderQueue, prompt: str = "a fox") -> RenderJob:
+    """A job in a worker's hands: in no list any more."""
+    job = queue.submit(spec(prompt))
+    queue.connection.lrem(queue.rq_queue.key, 1, job.id)
+    return job
+
+
+def test_the_engine_gets_the_model_and_a_work_folder_of_the_job(queue: RenderQueue) -> None:
+    job = taken(queue)
+    runner = runner_of(queue, lambda *_: None)
+    assert runner.run(job.id) == {"video": "v.mp4"}
+    assert runner.engine.asked == {  # type: ignore[attr-defined]
+        "model": queue.settings.models[0] / "tiny",
+        "outputs": queue.settings.outputs,
+        "work": queue.folder(job.id) / "work",
+        "job_id": job.id,
+    }
+
+
+def test_a_late_cancel_does_not_hit_the_next_job(queue: RenderQueue) -> None:
+    """It names a job that no longer runs, and is dropped."""
+    first, second = taken(queue), taken(queue)
+    runner = runner_of(queue, lambda *_: None)
+    runner.run(first.id)
+    runner.stop(first.id)
+    runner.run(second.id)
+    assert queue.get(second.id).state is State.DONE
+    assert runner.engine.cancels == 0  # type: ignore[attr-defined]
+
+
+def test_a_cancel_between_pop_and_start_is_not_lost(queue: RenderQueue) -> None:
+    job = taken(queue)
+    queue.cancel(job.id)
+    with pytest.raises(Stopped):
+        runner_of(queue, raising(AssertionError("rendered"))).run(job.id)
+    assert queue.get(job.id).state is State.CANCELLED
+
+
+def test_a_cancel_that_the_renders_own_start_wipes_is_not_lost(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        runner.stop(job.id)
+        eventually(engine.cancelled.is_set)
+        engine.cancelled.clear()  # as a render does when it begins
+        engine.until_cancelled()
+
+    runner = runner_of(queue, script, tick_s=0.01)
+    with pytest.raises(Stopped):
+        runner.run(job.id)
+
+
+def test_a_cancel_whose_message_was_lost_is_found_in_the_record(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        queue.records.request_cancel(job.id)
+        engine.until_cancelled()
+
+    with pytest.raises(Stopped):
+        runner_of(queue, script, tick_s=0.01).run(job.id)
+    assert queue.get(job.id).state is State.CANCELLED
+
+
+def test_a_cancelled_job_leaves_no_work_files(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        Path(str(engine.asked["work"])).mkdir()
+        runner.stop(job.id)
+        engine.until_cancelled()
+
+    runner = runner_of(queue, script, tick_s=0.01)
+    with pytest.raises(Stopped):
+        runner.run(job.id)
+    assert sorted(path.name for path in queue.folder(job.id).iterdir()) == ["job.json", "log.txt"]
+
+
+def test_a_render_that_was_faster_than_the_cancel_is_done(queue: RenderQueue) -> None:
+    job = taken(queue)
+    runner = runner_of(queue, lambda *_: runner.stop(job.id))
+    runner.run(job.id)
+    assert queue.get(job.id).state is State.DONE
+
+
+def test_a_shutdown_interrupts(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        runner.interrupt()
+        engine.until_cancelled()
+
+    runner = runner_of(queue, script)
+    with pytest.raises(Interrupted):
+        runner.run(job.id)
+    assert queue.get(job.id).state is State.RUNNING  # the worker puts it back, with RQ's half
+
+
+def test_a_real_error_during_a_shutdown_is_a_failure(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        runner.interrupt()
+        assert engine.cancelled.wait(20)
+        raise OutOfMemory("too large")
+
+    runner = runner_of(queue, script)
+    with pytest.raises(Failed):
+        runner.run(job.id)
+    assert queue.get(job.id).state is State.FAILED
+
+
+def test_an_engine_that_ignores_the_shutdown_is_left_behind(queue: RenderQueue) -> None:
+    job = taken(queue)
+    release = threading.Event()
+
+    def script(*_: object) -> None:
+        runner.interrupt()
+        release.wait(20)
+
+    runner = runner_of(queue, script, tick_s=0.01, give_up_s=0.05)
+    with pytest.raises(Interrupted):
+        runner.run(job.id)
+    release.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "sentence"),
+    [
+        (OutOfMemory("needs 30 GB"), "out_of_memory", "needs 30 GB"),
+        (CheckpointError("x.safetensors is cut"), "checkpoint", "x.safetensors is cut"),
+        (NumericError("NaN in block 3"), "numeric", "NaN in block 3"),
+        (MediaError("ffmpeg failed"), "media", "ffmpeg failed"),
+        (DiskError("disk full"), "disk", "disk full"),
+        (EngineError("odd"), "engine", "odd"),
+        (ZeroDivisionError("oops"), "internal", "An unexpected ZeroDivisionError: oops"),
+        (Cancelled("by nobody"), "engine", "by nobody"),
+    ],
+)
+def test_a_failure_keeps_a_sentence_a_kind_and_a_remedy(
+    queue: RenderQueue, error: Exception, kind: str, sentence: str
+) -> None:
+    job = taken(queue)
+    with pytest.raises(Failed):
+        runner_of(queue, raising(error)).run(job.id)
+    failed = queue.get(job.id)
+    assert failed.state is State.FAILED
+    assert failed.error is not None
+    assert (failed.error["kind"], failed.error["sentence"]) == (kind, sentence)
+    assert failed.error["remedy"].endswith(".")
+    assert queue.folders.read(job.id)["error"] == failed.error
+
+
+def test_a_failures_traceback_is_in_the_jobs_log(queue: RenderQueue) -> None:
+    job = taken(queue)
+    with pytest.raises(Failed):
+        runner_of(queue, raising(ZeroDivisionError("oops"))).run(job.id)
+    log = queue.log(job.id).read_text(encoding="utf-8")
+    assert "Traceback" in log
+    assert "ZeroDivisionError: oops" in log
+
+
+def test_a_model_that_is_gone_fails_the_job(queue: RenderQueue) -> None:
+    job = taken(queue)
+    engine = ScriptedEngine(lambda *_: None)
+    with pytest.raises(Failed, match="the model tiny is no longer in"):
+        Runner(queue, engine, lambda _: {}).run(job.id)
+    assert queue.get(job.id).error["kind"] == "checkpoint"
+
+
+def test_progress_is_thinned_out_and_its_last_is_kept(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(_: object, on_progress: Callable[[Progress], None]) -> None:
+        for step in range(1000):
+            on_progress(Progress(phase="denoise", step=step, steps=1000))
+
+    with queue.watch(1) as events:
+        runner_of(queue, script, tick_s=5).run(job.id)
+        seen = [event for event in iter(events.__next__, None) if event.kind == "progress"]
+    assert len(seen) <= 2  # one at the end, one if the render's end and a tick fell together
+    assert seen[-1].progress == Progress(phase="denoise", step=999, steps=1000)
+    assert queue.get(job.id).progress == seen[-1].progress
+
+
+def test_the_worker_beats_while_the_job_runs(queue: RenderQueue) -> None:
+    beats: list[int] = []
+    job = taken(queue)
+    runner = runner_of(queue, lambda *_: eventually(lambda: len(beats) >= 3), tick_s=0.01)
+    runner.beat = lambda: beats.append(1)
+    runner.run(job.id)
+    assert len(beats) >= 3
