@@ -119,8 +119,8 @@ class _Render:
         spec, tree = self.spec, self.model.tree
         return (
             f"{spec.width}x{spec.height}, {spec.frames} frames, {spec.steps} steps, "
-            f"seed {spec.seed}; model {tree.name} ({tree.layout} layout); engine {version()}, {self.context.isa}, "
-            f"{self.context.threads} threads"
+            f"seed {spec.seed}; model {tree.name} ({tree.layout} layout); "
+            f"engine {version()}, {self.context.isa}, {self.context.threads} threads"
         )
 
     def _canvas(self) -> tuple[int, int]:
