@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -152,7 +153,12 @@ class Engine:
             self._model = None
 
     def close(self) -> None:
-        """Close the model and the engine."""
+        """Close the model and the engine.
+
+        A render that was left behind still computes with them: then they go with the process.
+        """
+        if self._rendering:
+            return
         self._forget_model()
         self._context.close()
 
@@ -175,26 +181,37 @@ def in_thread(call: Callable[[], T], *, on_interrupt: Callable[[], None]) -> T:
 
     Python runs signal handlers in the main thread between its own instructions: a call into C made
     there would hold them up. When a handler raises (Ctrl-C), `on_interrupt` is called, the thread
-    is waited for, and the handler's exception goes on.
+    is waited for through further ones, and the handler's exception goes on.
     """
     results: list[T] = []
     errors: list[BaseException] = []
+    # Not the thread's own `join`: interrupted by an exception, it takes the thread for ended.
+    done = threading.Event()
+    # Whoever is first has it: the thread that computes, or an interrupt before it began.
+    turn = threading.Lock()
 
     def run() -> None:
+        if not turn.acquire(blocking=False):
+            return
         try:
             results.append(call())
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
+        finally:
+            done.set()
 
     # A computation that hangs must not keep the process from ending.
     thread = threading.Thread(target=run, name="render", daemon=True)
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(WAKE_S)
+        thread.start()
+        while not done.wait(WAKE_S):
+            pass
     except BaseException:
         on_interrupt()
-        thread.join()
+        while not turn.acquire(blocking=False):
+            with contextlib.suppress(KeyboardInterrupt):
+                if done.wait(WAKE_S):
+                    break
         if errors and not isinstance(errors[0], Cancelled):
             logger.warning("the interrupted render had failed already: %s", errors[0])
         raise

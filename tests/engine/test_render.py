@@ -424,30 +424,51 @@ def test_an_ffmpeg_that_fails_leaves_no_output(
     assert leftovers(tmp_path) == ["ffmpeg"]
 
 
-def test_an_interrupt_while_waiting_ends_the_work_first() -> None:
-    """Ctrl-C arrives in the main thread while the computation runs in another."""
-    begun, told = threading.Event(), threading.Event()
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_while_waiting_ends_the_work_first(interrupts: int) -> None:
+    """Ctrl-C, and an impatient second one, arrive in the main thread: both wait for the work."""
+    main = threading.main_thread().ident
+    told, never, ended = threading.Event(), threading.Event(), threading.Event()
+    assert main is not None
 
     def work() -> None:
-        begun.set()
+        signal.pthread_kill(main, signal.SIGINT)
         assert told.wait(10)
+        for _ in range(interrupts - 1):
+            signal.pthread_kill(main, signal.SIGINT)
+        never.wait(0.3)  # the rest of a tile
+        ended.set()
         raise Cancelled("stopped")
 
-    class Interrupted(BaseException):
-        pass
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(work, on_interrupt=told.set)
+    assert ended.is_set()
 
-    def join_raises(self: threading.Thread, timeout: float | None = None) -> None:
-        if timeout is not None:
-            assert begun.wait(10)
-            raise Interrupted
-        original(self)
 
-    original = threading.Thread.join
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading.Thread, "join", join_raises)
-        with pytest.raises(Interrupted):
-            in_thread(work, on_interrupt=told.set)
-    assert told.is_set()
+def test_closing_beside_a_render_that_was_left_behind_frees_nothing(tmp_path: Path) -> None:
+    """The worker's last resort: the process ends while the engine computes."""
+    engine, stages, errors = Engine(threads=1), threading.Event(), []
+
+    def left_behind() -> None:
+        try:
+            engine.render(
+                spec(frames=345, steps=200),
+                model=TINY,
+                outputs=tmp_path / "outputs",
+                work=tmp_path / "work",
+                on_progress=lambda now: stages.set() if now.phase == "denoise" else None,
+            )
+        except Cancelled as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=left_behind)
+    thread.start()
+    assert stages.wait(30)
+    engine.close()
+    engine.cancel()
+    thread.join(30)
+    engine.close()
+    assert len(errors) == 1
 
 
 LONG_RENDER = """
