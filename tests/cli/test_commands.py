@@ -12,6 +12,7 @@ from clitest import Answer
 from farmtest import BOUND_S, eventually
 from h3farm.engine.spec import FIELDS
 from h3farm.worker.cli import build_parser, entry
+from h3farm.worker.queue import Settings
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "golden" / "tiny-h3"
@@ -146,14 +147,17 @@ def test_render_takes_a_spec_from_standard_input(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_render_and_leaves_nothing(start_h3farm: Process, home: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_render_and_leaves_nothing(
+    start_h3farm: Process, home: Path, number: int
+) -> None:
     process = start_h3farm(
         "render", "long", f"--model={TINY}", "--steps=200", "--width=512", "--height=512"
     )
     assert process.stderr is not None
     while "denoising, step 1" not in process.stderr.readline():
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=BOUND_S)
     assert (process.returncode, out) == (130, "")
     assert err.endswith("h3farm: interrupted\n")
@@ -167,6 +171,12 @@ def test_render_refuses_an_unknown_model(h3farm: H3farm) -> None:
     answer = h3farm("render", "a fox", "--model", "nope", *SMALL)
     assert answer.code == 2
     assert "model must be a folder or one of those in H3FARM_MODELS (none)" in answer.err
+
+
+def test_render_says_when_there_is_no_model_at_all(h3farm: H3farm, settings: Settings) -> None:
+    answer = h3farm("render", "a fox", *SMALL)
+    assert answer.code == 2
+    assert f"No models in {settings.models[0]}: put a checkpoint folder there" in answer.err
 
 
 def test_selftest_passes_on_the_exit_code(

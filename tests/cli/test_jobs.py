@@ -84,9 +84,11 @@ def test_a_bad_file_is_named(queue: RenderQueue, h3farm: H3farm, tmp_path: Path)
     answer = h3farm("submit", "--spec", str(file))
     assert answer.code == 2
     assert answer.err.startswith(f"h3farm: {file} is not JSON: ")
-    missing = h3farm("submit", "--spec", str(tmp_path / "nope.json"))
-    assert missing.code == 1
-    assert "nope.json" in missing.err
+    file.write_bytes(b"\xff\xfe{")
+    assert f"{file} is not JSON: " in h3farm("submit", "--spec", str(file)).err
+    missing = tmp_path / "nope.json"
+    answer = h3farm("submit", "--spec", str(missing))
+    assert answer == Answer(1, "", f"h3farm: {missing}: No such file or directory\n")
 
 
 def test_an_error_as_json_has_the_field(queue: RenderQueue, h3farm: H3farm) -> None:
@@ -160,6 +162,20 @@ def test_cancel_of_what_is_over_says_so(queue: RenderQueue, h3farm: H3farm) -> N
     answer = h3farm("cancel", job.id)
     assert answer.code == 1
     assert answer.err == f"h3farm: Job {job.id} is done: it can no longer become cancelled.\n"
+
+
+def test_one_job_that_is_over_does_not_save_the_others(queue: RenderQueue, h3farm: H3farm) -> None:
+    done, waiting = queue.submit(spec()), queue.submit(spec())
+    queue.records.move(done.id, State.RUNNING)
+    queue.records.move(done.id, State.DONE)
+    answer = h3farm("cancel", done.id, waiting.id)
+    assert answer == Answer(1, f"{done.id} done\n{waiting.id} cancelled\n", "")
+
+
+def test_a_wrong_id_among_others_cancels_nothing(queue: RenderQueue, h3farm: H3farm) -> None:
+    waiting = queue.submit(spec())
+    assert h3farm("cancel", waiting.id, "nope").code == 4
+    assert queue.get(waiting.id).state is State.QUEUED
 
 
 @pytest.mark.parametrize("command", ["show", "cancel"])

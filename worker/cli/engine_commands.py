@@ -1,8 +1,11 @@
 """render, model, selftest: the commands that need no farm. The engine is imported when called."""
 
 import argparse
+import contextlib
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ def render(arguments: argparse.Namespace, settings: Settings) -> int:
         path = Path(fields["model"]).expanduser()
         fields["model"] = open_tree(path).name
         models = {fields["model"]: path}
+    if "model" not in fields and not models:
+        raise SpecError("model", None, "none", _no_models(settings))
     spec = make_spec(fields, list(models)).with_seed()
     if spec.model not in models:
         known = ", ".join(models) or "none"
@@ -43,6 +48,7 @@ def render(arguments: argparse.Namespace, settings: Settings) -> int:
 
     try:
         with (
+            _ended_like_ctrl_c(),
             tempfile.TemporaryDirectory(prefix=".work-", dir=outputs) as work,
             Engine(threads=settings.threads) as engine,
         ):
@@ -57,6 +63,20 @@ def render(arguments: argparse.Namespace, settings: Settings) -> int:
         line.end()
     words.print_json({"spec": spec.to_json(), "result": result.to_json()})
     return exits.OK
+
+
+@contextlib.contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """What ends a process at once would leave the work folder in the outputs."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _is_path(model: object) -> bool:

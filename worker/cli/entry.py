@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _sentence(error: Exception) -> str:
     _, kind = exits.classify(error)
+    if kind == "system" and isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     if kind != "internal":
         return str(error)
     log = "the details could not be written"

@@ -6,7 +6,15 @@ import time
 
 from h3farm.worker.cli import exits, words
 from h3farm.worker.cli.spec_options import given_fields, make_spec
-from h3farm.worker.queue import OVER, RenderJob, RenderQueue, Settings, State, StoreUnavailable
+from h3farm.worker.queue import (
+    OVER,
+    InvalidTransition,
+    RenderJob,
+    RenderQueue,
+    Settings,
+    State,
+    StoreUnavailable,
+)
 from h3farm.worker.supervisor import read_supervisor_file
 
 CANCEL_WAIT_S = 5.0
@@ -153,7 +161,14 @@ def _aside(text: str) -> str:
 def cancel(arguments: argparse.Namespace, settings: Settings) -> int:
     """Cancel jobs, and see it happen."""
     with RenderQueue.connect(settings) as queue:
-        jobs = [queue.cancel(job_id) for job_id in arguments.jobs]
+        jobs = [queue.get(job_id) for job_id in arguments.jobs]  # a wrong id cancels nothing
+        for job in jobs:
+            try:
+                queue.cancel(job.id)
+            except InvalidTransition:
+                if len(jobs) == 1:
+                    raise  # among others it is too late for this one only
+        jobs = [queue.get(job.id) for job in jobs]
         give_up_at = time.monotonic() + CANCEL_WAIT_S
         with queue.watch(0.2) as events:
             while any(not job.over for job in jobs) and time.monotonic() < give_up_at:

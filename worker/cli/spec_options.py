@@ -78,12 +78,12 @@ def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     where = "standard input" if name == "-" else name
     try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         fields = json.loads(text)
-    except ValueError as error:
-        raise SpecError("", text, "JSON", f"{where} is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:  # ValueError: also for what is not UTF-8
+        raise SpecError("", where, "JSON", f"{where} is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise SpecError("", fields, "an object", f"{where} must hold one JSON object")
     return fields
