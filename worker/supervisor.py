@@ -145,6 +145,8 @@ class Supervisor:
         with lock:
             check_port(self._settings.port)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # under nohup the farm outlives its terminal
                 signal.signal(number, lambda *_: self._inbox.put(_Message("signal")))
             log_to("farm", self._settings.logs)
             try:
