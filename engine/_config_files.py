@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from h3farm.engine.errors import CheckpointError
+
+MAX_FLOAT = 3.4e38
 
 _MISSING: Any = object()
 
@@ -23,14 +25,7 @@ class ConfigFile:
     @classmethod
     def read(cls, path: Path) -> ConfigFile:
         """The object in a JSON file; CheckpointError when there is no such file or object."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing") from None
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path} is not JSON: {error}") from error
+        data = read_json(path)
         if not isinstance(data, dict):
             raise CheckpointError(f"{path} holds {_short(data)}, allowed is a JSON object")
         return cls(path, data)
@@ -137,12 +132,55 @@ class ConfigFile:
         return value
 
 
+def check_regular(path: Path) -> None:
+    """CheckpointError for a folder, pipe or device in a file's place: a pipe would never end."""
+    if path.is_dir():
+        raise CheckpointError(f"{path}: is a folder")
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path}: is not a regular file")
+
+
+@contextmanager
+def reading_errors() -> Iterator[None]:
+    """Turn an OSError of the block (no permission, a name too long) into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: {error.strerror}") from error
+
+
+def read_text(path: Path) -> str:
+    """A text file of the model; CheckpointError when there is none, or it is not UTF-8."""
+    with reading_errors():
+        check_regular(path)
+        if not path.exists():
+            raise CheckpointError(f"{path} is missing")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path} is not UTF-8 text: {error.reason}") from error
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; CheckpointError when there is none, or no such file."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise CheckpointError(f"{path} is not JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number that C's float holds, too."""
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_FLOAT
+    )
 
 
 def _short(value: object) -> str:

@@ -354,7 +354,8 @@ class _Render:
             }
             about = {"spec_hash": self.spec.hash, "format": "h3farm latents 1, normalised"}
             write_latents(folder / "latents.safetensors", tensors, about)
-        (folder / "log.txt").write_text("".join(self.log), encoding="utf-8")
+        log = "".join(self.log)  # may name a path that is no text
+        (folder / "log.txt").write_text(log, encoding="utf-8", errors="backslashreplace")
 
     def _write_sidecar(self, folder: Path) -> None:
         text = _sidecar.text(

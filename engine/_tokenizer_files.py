@@ -7,12 +7,12 @@ tokenizer_config.json, or merely in a list of special tokens: those take the nex
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from h3farm.engine._config_files import read_json, read_text, reading_errors
 from h3farm.engine.errors import CheckpointError
 
 Merge = tuple[str, str]
@@ -62,14 +62,10 @@ def read(folder: Path) -> Files:
 
 def _object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; an empty one when there is no such file."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    with reading_errors():
+        if not path.exists():
+            return {}
+    value = read_json(path)
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object")
     return value
@@ -103,7 +99,7 @@ def _merges(folder: Path, model: dict[str, Any]) -> list[Merge]:
         if not path.exists():
             raise CheckpointError(f"{folder}: no merges (tokenizer.json or merges.txt) here")
         # Only "\n" ends a line: other separators are byte symbols of the vocabulary.
-        entries = path.read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
+        entries = read_text(path).replace("\r\n", "\n").split("\n")
         if entries[0].startswith("#version"):
             entries = entries[1:]
         entries = [line for line in entries if line]

@@ -6,6 +6,8 @@ parts lie in FL2VA/. Needs no C library: that checks the tensors when a componen
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from h3farm.engine import _network_configs as configs
-from h3farm.engine._config_files import ConfigFile
+from h3farm.engine import _tokenizer_files
+from h3farm.engine._config_files import ConfigFile, reading_errors
 from h3farm.engine.configs import (
     COMPONENTS,
     AudioVaeConfig,
@@ -34,10 +37,16 @@ OFFICIAL_FOLDER = "FL2VA"
 LAYOUTS = ("official", "diffusers")
 DEFAULT_SHIFTS = Shifts(video=12.0, audio=3.0)
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
 PATCH_VALUES = prod(configs.PATCH_SIZE)  # latents of one channel in a video row
 _STEMS = ("model", "diffusion_pytorch_model")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _INDEX = ".safetensors.index.json"
+_FUSED = ".attn.qkv_proj.weight"
+_RELEASE_MODULES = ("blocks.", "token_refiner.")
+_RELEASE_FILE = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +145,36 @@ class Tree:
                     "the components belong to different models"
                 )
 
+    def check_row_order(self) -> None:
+        """CheckpointError when nothing tells how the transformer's fused q, k and v are ordered.
+
+        The release interleaves their rows by head; conversions to a single file, as ComfyUI reads
+        them, have all of q, then k, then v under the same name and shape. Shards are the
+        release's; so is a single file that has its name, without a prefix, in its layout.
+        """
+        files = self.files("transformer")
+        for path in files:
+            fused = [name for name in read_header(path) if name.endswith(_FUSED)]
+            if not fused:
+                continue
+            if not fused[0].startswith(_RELEASE_MODULES):
+                raise CheckpointError(
+                    f"{path}: '{fused[0]}' has the prefix of a conversion, whose rows of q, k and "
+                    "v may have another order than the release's: use the release's files"
+                )
+            if len(files) == 1 and (self.layout != "official" or path.name != _RELEASE_FILE):
+                raise CheckpointError(
+                    f"{path}: a single file may have the release's order of q, k and v or "
+                    "ComfyUI's, and nothing in it says which; if it was joined from the release's "
+                    f"own shards, call it {OFFICIAL_FOLDER}/transformer/{_RELEASE_FILE}"
+                )
+
     def _shift(self, folder: str, default: float) -> float:
         path = self.root / folder / "scheduler_config.json"
         return ConfigFile.read(path).number("shift") if path.exists() else default
 
 
+@reading_errors()
 def open_tree(path: Path, *, layout: str | None = None) -> Tree:
     """The model in a folder: the official layout where FL2VA/ is there, unless `layout` says which.
 
@@ -173,14 +207,18 @@ def _layout_of(root: Path) -> str:
 
 def is_model(path: Path) -> bool:
     """Whether a folder holds a model in either layout."""
-    return (path / "transformer").is_dir() or (path / OFFICIAL_FOLDER / "transformer").is_dir()
+    # Unlike Path.is_dir, this is False for what may not be looked at.
+    return any(
+        os.path.isdir(path / inner / "transformer")  # noqa: PTH112
+        for inner in (".", OFFICIAL_FOLDER)
+    )
 
 
 def find_models(folders: Sequence[Path]) -> dict[str, Path]:
     """The models in `folders`, by name; each folder is a model itself or holds some.
 
     A name found twice means the first: earlier folders hide later ones. Folders that are not there
-    are passed over.
+    are passed over; those that may not be read too, with a warning.
     """
     found: dict[str, Path] = {}
     for folder in folders:
@@ -192,10 +230,14 @@ def find_models(folders: Sequence[Path]) -> dict[str, Path]:
 def _models_in(folder: Path) -> Iterator[Path]:
     if is_model(folder):
         yield folder
-    elif folder.is_dir():
-        yield from sorted(child for child in folder.iterdir() if is_model(child))
+    elif os.path.isdir(folder):  # noqa: PTH112
+        try:
+            yield from sorted(child for child in folder.iterdir() if is_model(child))
+        except PermissionError:
+            logger.warning("%s: no models from here, the folder may not be read", folder)
 
 
+@reading_errors()
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of one component: what its index names, or its one file.
 
@@ -255,10 +297,11 @@ def describe(path: Path) -> dict[str, Any]:
     tree = open_tree(path)
     problems: list[str] = []
     components = {name: _describe_component(tree, name, problems) for name in COMPONENTS}
-    _attempt(lambda: tree.tokenizer, problems)
+    _attempt(lambda: _tokenizer_files.read(tree.tokenizer), problems)
     _attempt(tree.shifts, problems)
     if not problems:
         _attempt(tree.check_fit, problems)
+        _attempt(tree.check_row_order, problems)
     return {
         "name": tree.name,
         "path": str(path),
@@ -289,6 +332,7 @@ def _describe_component(tree: Tree, name: Component, problems: list[str]) -> dic
         _attempt(lambda: _NORMALIZATIONS[name](tree), problems)
     dtypes: Counter[str] = Counter()
     tensors = parameters = 0
+    sizes = {path: _attempt(partial(_size, path), problems) or 0 for path in files}
     for path in files:
         header = _attempt(partial(read_header, path), problems) or {}
         tensors += len(header)
@@ -296,8 +340,8 @@ def _describe_component(tree: Tree, name: Component, problems: list[str]) -> dic
         dtypes.update(entry.dtype for entry in header.values())
     return {
         "folder": str(tree.place(name)),
-        "files": [{"name": f.name, "bytes": f.stat().st_size} for f in files],
-        "bytes": sum(f.stat().st_size for f in files),
+        "files": [{"name": path.name, "bytes": size} for path, size in sizes.items()],
+        "bytes": sum(sizes.values()),
         "tensors": tensors,
         "parameters": parameters,
         "dtypes": dict(dtypes),
@@ -305,10 +349,15 @@ def _describe_component(tree: Tree, name: Component, problems: list[str]) -> dic
     }
 
 
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
 def _attempt(call: Callable[[], T], problems: list[str]) -> T | None:
     """What a call returns; None with its sentence noted when the model is at fault."""
     try:
-        return call()
+        with reading_errors():
+            return call()
     except CheckpointError as error:
         problems.append(str(error))
         return None

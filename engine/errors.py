@@ -9,7 +9,8 @@ class EngineError(Exception):
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         """`status` is the C library's code, None when C was not involved."""
-        super().__init__(message)
+        # A path may hold bytes that are no text; a message can always be printed and stored.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode("utf-8"))
         self.status = status
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from h3farm.engine._config_files import reading_errors
 from h3farm.engine._native import AudioVae, Checkpoint, Context, Dit, TextEncoder, VideoVae
 from h3farm.engine.checkpoints import Tree, open_tree
 from h3farm.engine.configs import COMPONENTS, Component
 from h3farm.engine.costs import Networks
-from h3farm.engine.errors import CheckpointError
+from h3farm.engine.errors import CheckpointError, EngineError
 from h3farm.engine.tokenizer import Tokenizer
 
 HEADER_LENGTH_BYTES = 8
@@ -23,11 +25,13 @@ SMALL_FILE = 64 << 20  # hashed whole: configs and tokenizers, never weights
 class Model:
     """The networks of one tree. Opening maps the files and checks every tensor; nothing is read."""
 
+    @reading_errors()
     def __init__(self, context: Context, path: Path) -> None:
         """Open all components of the tree at `path`; CheckpointError says what is wrong with it."""
         self.path = path
         self.tree: Tree = open_tree(path)
         self.tree.check_fit()
+        self.tree.check_row_order()
         self.tokenizer = Tokenizer(self.tree.tokenizer)
         self.networks = Networks(
             text_encoder=self.tree.text_encoder(),
@@ -42,18 +46,22 @@ class Model:
                 files = self.tree.files(component)
                 return stack.enter_context(Checkpoint(context, component, files))
 
-            self.encoder = stack.enter_context(
-                TextEncoder(context, weights("text_encoder"), self.networks.text_encoder)
-            )
-            self.dit = stack.enter_context(
-                Dit(context, weights("transformer"), self.networks.transformer)
-            )
-            self.video_vae = stack.enter_context(
-                VideoVae(context, weights("video_vae"), self.networks.video_vae)
-            )
-            self.audio_vae = stack.enter_context(
-                AudioVae(context, weights("audio_vae"), self.tree.audio_vae())
-            )
+            with self._naming("text_encoder"):
+                self.encoder = stack.enter_context(
+                    TextEncoder(context, weights("text_encoder"), self.networks.text_encoder)
+                )
+            with self._naming("transformer"):
+                self.dit = stack.enter_context(
+                    Dit(context, weights("transformer"), self.networks.transformer)
+                )
+            with self._naming("video_vae"):
+                self.video_vae = stack.enter_context(
+                    VideoVae(context, weights("video_vae"), self.networks.video_vae)
+                )
+            with self._naming("audio_vae"):
+                self.audio_vae = stack.enter_context(
+                    AudioVae(context, weights("audio_vae"), self.tree.audio_vae())
+                )
             self._stamps = self._file_stamps()
             self.identity = self._identity()
             self._stack = stack.pop_all()
@@ -61,6 +69,17 @@ class Model:
     def is_still(self, path: Path) -> bool:
         """Whether this is the model at `path`, none of its weights replaced since it was opened."""
         return self.path == path and self._stamps == self._file_stamps()
+
+    @contextmanager
+    def _naming(self, component: Component) -> Iterator[None]:
+        """Say whose config it is that C refuses: it knows the number alone."""
+        try:
+            yield
+        except (EngineError, OverflowError) as error:
+            if type(error) not in (EngineError, OverflowError):
+                raise
+            place = self.tree.place(component) / "config.json"
+            raise CheckpointError(f"{place}: {error}") from error
 
     def _file_stamps(self) -> list[tuple[Path, int, int]] | None:
         """Path, size and time of every weight file; None when one is missing."""

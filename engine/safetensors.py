@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from h3farm.engine._config_files import check_regular
 from h3farm.engine.errors import CheckpointError
 
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
@@ -25,6 +26,7 @@ class Entry:
 def read_header(path: Path) -> dict[str, Entry]:
     """The tensors of a file by name; CheckpointError when it is not a safetensors file."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if not 2 <= size <= MAX_HEADER:

@@ -1,7 +1,9 @@
 """Models on disk: both layouts, shards, and one sentence for each thing that can be wrong."""
 
 import json
+import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ def read_everything(tree: Tree) -> None:
     for component in checkpoints.COMPONENTS:
         tree.files(component)
     tree.check_fit()
+    tree.check_row_order()
     assert tree.tokenizer.is_dir()
 
 
@@ -123,6 +126,11 @@ OFFICIAL_FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("video_vae", {"latents_std": [0.0] * 8}, "allowed is a list of 8 numbers above 0"),
     ("video_vae", {"source_path": "../../x"}, "names '../../x', outside the folder"),
     ("video_vae/source", {"use_vit_decoder": False}, "'use_vit_decoder' is false"),
+    (
+        "video_vae/source",
+        {"vit_decoder_kwargs__rope_dim_ratio": 1e308},
+        "allowed is a number above",
+    ),
     ("video_vae/source", {"vit_decoder_kwargs": 3}, "'vit_decoder_kwargs' is 3, allowed is an"),
     ("video_vae/source", {"vit_decoder_kwargs__rope_dim_ratio": 0.5}, "a multiple of 6"),
     ("audio_vae", {"sample_rate": 48000}, "'sample_rate' is 48000, allowed is 32000"),
@@ -219,6 +227,64 @@ def remove_tokenizer(model: Path) -> None:
     shutil.rmtree(model / "FL2VA/processor")
 
 
+def pipe(model: Path, name: str) -> None:
+    (model / "FL2VA" / name).unlink()
+    os.mkfifo(model / "FL2VA" / name)
+
+
+def pipe_for_config(model: Path) -> None:
+    pipe(model, "transformer/config.json")
+
+
+def pipe_for_shard(model: Path) -> None:
+    pipe(model, "transformer/model-00001-of-00002.safetensors")
+
+
+def long_name_in_index(model: Path) -> None:
+    path = model / "FL2VA/transformer/model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"a": "x" * 300}}))
+
+
+def deep_config(model: Path) -> None:
+    (model / "FL2VA/transformer/config.json").write_text("[" * 100_000)
+
+
+def join_transformer(model: Path, name: str, prefix: str = "") -> Path:
+    """Put the official transformer's shards into one file."""
+    folder = model / "FL2VA/transformer"
+    header, data = {}, b""
+    for shard in sorted(folder.glob("*.safetensors")):
+        whole = shard.read_bytes()
+        begin = 8 + struct.unpack("<Q", whole[:8])[0]
+        for tensor, entry in json.loads(whole[8:begin]).items():
+            if tensor != "__metadata__":
+                offsets = [offset + len(data) for offset in entry["data_offsets"]]
+                header[prefix + tensor] = entry | {"data_offsets": offsets}
+        data += whole[begin:]
+        shard.unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    text = json.dumps(header).encode()
+    (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return folder / name
+
+
+def conversion_for_comfyui(model: Path) -> None:
+    join_transformer(model, "minimax_h3_fl2va_bf16.safetensors")
+
+
+def prefixed_conversion(model: Path) -> None:
+    join_transformer(model, "model.safetensors", "model.diffusion_model.")
+
+
+def fused_in_diffusers_folder(model: Path) -> None:
+    join_transformer(model, "model.safetensors").rename(model / "model.safetensors")
+    shutil.rmtree(model / "FL2VA")
+    for path in (model / "transformer").iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    (model / "model.safetensors").rename(model / "transformer/model.safetensors")
+
+
 def odd_shift(model: Path) -> None:
     edit(model / "FL2VA/model_index.json", _minimax_h3__sigma_shift_scales__audio=0)
 
@@ -229,7 +295,14 @@ def odd_shift(model: Path) -> None:
         (remove_config, "config.json is missing"),
         (break_config, "config.json is not JSON"),
         (list_for_config, "config.json holds [1], allowed is a JSON object"),
-        (folder_for_config, "config.json: Is a directory"),
+        (folder_for_config, "config.json: is a folder"),
+        (pipe_for_config, "config.json: is not a regular file"),
+        (pipe_for_shard, "model-00001-of-00002.safetensors: is not a regular file"),
+        (long_name_in_index, "File name too long"),
+        (deep_config, "config.json is not JSON: it is nested too deeply"),
+        (conversion_for_comfyui, "a single file may have the release's order of q, k and v or"),
+        (fused_in_diffusers_folder, "a single file may have the release's order of q, k and v or"),
+        (prefixed_conversion, "has the prefix of a conversion"),
         (remove_shard, "1 of 2 shards are missing: model-00001-of-00002.safetensors"),
         (remove_shard_and_index, "1 of 2 shards are missing: model-00001-of-00002.safetensors"),
         (remove_weights, "no safetensors file here"),
@@ -253,6 +326,25 @@ def test_a_damaged_model_is_one_sentence(
 def test_shards_without_an_index_are_taken_when_all_are_there(model: Path) -> None:
     (model / "FL2VA/transformer/model.safetensors.index.json").unlink()
     assert len(open_tree(model).files("transformer")) == 2
+
+
+def test_a_transformer_joined_from_the_releases_shards_is_taken(model: Path) -> None:
+    join_transformer(model, "model.safetensors")
+    read_everything(open_tree(model))
+
+
+def test_a_description_of_pipes_does_not_wait_for_them(model: Path) -> None:
+    """Opening a pipe blocks until somebody writes into it."""
+    pipe_for_shard(model)
+    pipe(model, "tokenizer/tokenizer.json")
+    problems = checkpoints.describe(model)["problems"]
+    assert [problem.rpartition(": ")[2] for problem in problems] == ["is not a regular file"] * 2
+
+
+def test_a_sentence_about_a_path_that_is_no_text_can_be_printed() -> None:
+    """A file's name may be any bytes; Python smuggles them through as surrogates."""
+    sentence = str(CheckpointError(f"{os.fsdecode(b'bad-' + bytes([255]))}: no such file"))
+    assert sentence.encode() == b"bad-\\udcff: no such file"
 
 
 def test_a_model_cut_to_the_layers_that_are_run_is_fine(model: Path) -> None:

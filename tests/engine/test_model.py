@@ -1,0 +1,38 @@
+"""Opening a whole model: what C refuses is told with the file that says it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from h3farm.engine._native import Context
+from h3farm.engine.errors import CheckpointError
+from h3farm.engine.model import Model
+
+TINY = Path(__file__).parents[1] / "golden/tiny-h3"
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "sentence"),
+    [
+        ("transformer", ["num_layers"], 2**31 - 1, "layers is 2147483647, expected 0 to 65536"),
+        ("text_encoder", ["text_config", "head_dim"], 1, "head size 1 is odd"),
+        ("video_vae", ["vae_tile_overlap_min"], 1, "expected a multiple of 16 below the tile's"),
+        ("video_vae/source", ["vit_decoder_kwargs", "heads"], 2**31 - 1, "does not fit"),
+    ],
+)
+def test_a_dimension_that_c_refuses_names_the_config(
+    tmp_path: Path, file: str, keys: list[str], value: int, sentence: str
+) -> None:
+    model = Path(shutil.copytree(TINY, tmp_path / "model"))
+    path = model / "FL2VA" / file / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    section = config
+    for key in keys[:-1]:
+        section = section[key]
+    section[keys[-1]] = value
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with Context(1) as context, pytest.raises(CheckpointError) as caught:
+        Model(context, model)
+    assert sentence in str(caught.value)
+    assert str(model / "FL2VA" / file.split("/")[0] / "config.json") in str(caught.value)
