@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from h3farm.engine.geometry import FPS
 from h3farm.engine.progress import Progress
+from h3farm.worker.queue import quantities
 
 PHASES = {
     "check": "Checking",
@@ -27,28 +28,6 @@ COUNTED = {"denoise": "step", "decode_video": "clip", "assemble": "frame"}
 def length(frames: int) -> str:
     """`56` is "56 frames = 2.33 s"."""
     return f"{frames} frames = {frames / FPS:.2f} s"
-
-
-def seconds(value: float) -> str:
-    """A duration, as exact as a person wants it: "4.2 s", "48 s", "3 min 20 s", "2 h 05 min"."""
-    if value < 10:
-        return f"{value:.1f} s"
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return "{} h {:02d} min".format(*divmod(minutes, 60))
-
-
-def size(count: float) -> str:
-    """Bytes, rounded: "812 bytes", "3.4 MB"."""
-    if count < 1000:
-        return f"{count:.0f} bytes"
-    power = next((power for power in (1, 2) if count < 1000 ** (power + 1)), 3)
-    shown = count / 1000**power
-    return f"{shown:.{1 if shown < 100 else 0}f} {('kB', 'MB', 'GB')[power - 1]}"
 
 
 def moment(stamp: str) -> datetime | None:
@@ -89,7 +68,7 @@ def since(stamp: str, now: datetime | None = None) -> str:
 def between(start: str | None, end: str | None) -> str:
     """The time from one stored moment to another; "" when one is missing."""
     first, last = moment(start or ""), moment(end or "")
-    return seconds(max(0.0, (last - first).total_seconds())) if first and last else ""
+    return quantities.seconds(max(0.0, (last - first).total_seconds())) if first and last else ""
 
 
 def doing(progress: Progress) -> str:
@@ -118,7 +97,7 @@ def remaining(progress: Progress) -> str:
     """The estimate; "" until there is one."""
     if progress.remaining_s is None:
         return ""
-    return f"about {seconds(progress.remaining_s)} left"
+    return f"about {quantities.seconds(progress.remaining_s)} left"
 
 
 FILTERS = {
@@ -130,7 +109,7 @@ FILTERS = {
     "length_words": length,
     "local_time": local_time,
     "remaining": remaining,
-    "seconds": seconds,
+    "seconds": quantities.seconds,
     "since": since,
-    "size": size,
+    "size": quantities.size,
 }

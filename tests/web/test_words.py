@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from h3farm.engine.progress import PHASES, Progress
 from h3farm.web import words
+from h3farm.worker.queue import quantities
 
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 
@@ -23,7 +24,7 @@ NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
     ],
 )
 def test_durations(value: float, expected: str) -> None:
-    assert words.seconds(value) == expected
+    assert quantities.seconds(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_durations(value: float, expected: str) -> None:
     ],
 )
 def test_sizes(value: int, expected: str) -> None:
-    assert words.size(value) == expected
+    assert quantities.size(value) == expected
 
 
 @pytest.mark.parametrize(

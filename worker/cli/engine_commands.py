@@ -14,7 +14,7 @@ from h3farm.engine.progress import Progress
 from h3farm.engine.spec import SpecError
 from h3farm.worker.cli import exits, words
 from h3farm.worker.cli.spec_options import given_fields, make_spec
-from h3farm.worker.queue import Settings
+from h3farm.worker.queue import Settings, quantities
 
 
 def render(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -131,14 +131,14 @@ def _no_models(settings: Settings) -> str:
 def _about(info: dict[str, Any]) -> list[str]:
     lines = [
         f"{info['name']}  ({info['layout']} layout, {info['parameters']:,} parameters, "
-        f"{words.size(info['bytes'])})",
+        f"{quantities.size(info['bytes'])})",
         f"  {info['path']}",
     ]
     rows = [
         [
             f"  {name}",
             f"{part['parameters']:,}",
-            words.size(part["bytes"]),
+            quantities.size(part["bytes"]),
             " ".join(f"{kind}:{count}" for kind, count in part["dtypes"].items()),
             f"{part['layers']} layers" if part["layers"] else "",
         ]

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from h3farm.engine.progress import Progress
-from h3farm.worker.queue import RenderJob, State
+from h3farm.worker.queue import RenderJob, State, quantities
 
 PHASES = {
     "check": "checking",
@@ -74,28 +74,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def seconds(value: float) -> str:
-    """A duration: "4.2 s", "3 min 20 s", "2 h 05 min"."""
-    if value < 10:
-        return f"{value:.1f} s"
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return "{} h {:02d} min".format(*divmod(minutes, 60))
-
-
-def size(count: float) -> str:
-    """Bytes: "812 bytes", "3.4 MB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("the last unit takes everything")
-
-
 def moment(text: str | None) -> str:
     """A stored time as the clock on the wall shows it."""
     if not text:
@@ -109,7 +87,7 @@ def progress(now: Progress) -> str:
     if now.steps and now.phase in COUNTED:
         parts.append(f"{COUNTED[now.phase]} {now.step} of {now.steps}")
     if now.remaining_s is not None and now.phase != "assemble":
-        parts.append(f"{seconds(now.remaining_s)} left")
+        parts.append(f"{quantities.seconds(now.remaining_s)} left")
     return ", ".join(parts)
 
 
