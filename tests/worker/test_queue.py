@@ -241,6 +241,15 @@ def test_a_store_of_the_users_is_named_without_its_password(home: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_wrong_password_is_not_told_as_a_store_that_is_not_there(
+    queue: RenderQueue, settings: Settings
+) -> None:
+    queue.connection.config_set("requirepass", "secret")
+    with pytest.raises(StoreUnavailable, match="wants another password than REDIS_URL has"):
+        RenderQueue.connect(settings)
+    queue.connection.config_set("requirepass", "")
+
+
 def test_a_store_that_goes_away_ends_a_watch(queue: RenderQueue, store: Store) -> None:
     with queue.watch(20) as events:
         store._process.kill()

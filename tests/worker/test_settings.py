@@ -49,6 +49,15 @@ def test_every_variable_is_read() -> None:
             "-1",
             "H3FARM_THREADS is '-1': it must be a whole number from 0 to 1024.",
         ),
+        *(
+            (
+                "REDIS_URL",
+                value,
+                "REDIS_URL is no store's address: it must be like redis://127.0.0.1:6379/0, "
+                "rediss://... or unix:///path/to/socket.",
+            )
+            for value in ("http://:secret@host", "host:6379", "redis://:sec/ret@host")
+        ),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused(name: str, value: str, sentence: str) -> None:

@@ -15,6 +15,8 @@ from farmtest import BOUND_S, STANDIN, eventually, run_to_end, spec, wait_until_
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue, Settings, State, StoreUnavailable
 
+pytestmark = pytest.mark.slow  # each test has processes of its own
+
 # The supervisor around a stand-in worker and a stand-in dashboard, as a process of its own.
 SUPERVISOR = """
 import json, sys
@@ -33,7 +35,6 @@ WEB = """
 import os, socket, threading, time
 from h3farm.worker.queue.process import end_with_parent
 
-pytestmark = pytest.mark.slow  # each test has processes of its own
 end_with_parent()
 server = socket.create_server(("127.0.0.1", int(os.environ["H3FARM_PORT"])))
 while True:
@@ -144,6 +145,20 @@ def test_other_signals_end_it_too(start_farm: Callable[..., Farm], number: int) 
     farm.process.send_signal(number)
     assert farm.process.wait(BOUND_S) == 0
     assert gone(pids)
+
+
+def test_under_nohup_it_outlives_its_terminal(start_farm: Callable[..., Farm]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does; children inherit it
+    try:
+        farm = start_farm()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    farm.wait_until_ready()
+    farm.process.send_signal(signal.SIGHUP)
+    worker = farm.record()["processes"]["worker"]
+    os.kill(worker, signal.SIGKILL)  # somebody must still be there to start it again
+    eventually(lambda: farm.record()["processes"]["worker"] != worker, "worker started again")
+    assert farm.process.poll() is None
 
 
 def test_a_second_run_says_where_the_first_is(start_farm: Callable[..., Farm]) -> None:

@@ -44,6 +44,9 @@ def store_errors(settings: Settings) -> Iterator[None]:
     """Turn the client library's errors into StoreUnavailable, with the way to start the farm."""
     try:
         yield
+    except redis.AuthenticationError as error:
+        sentence = f"The store at {settings.store_name} wants another password than REDIS_URL has."
+        raise StoreUnavailable(sentence) from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise StoreUnavailable(unreachable(settings)) from error
 

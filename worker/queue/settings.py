@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from h3farm.worker.queue.errors import SettingsError
+from redis.connection import parse_url
 
 DEFAULT_PORT = 8642
 # A Unix socket's path has 104 bytes on macOS and 108 on Linux, the closing zero included.
@@ -39,7 +40,7 @@ class Settings:
             if env.get("H3FARM_OUTPUTS")
             else home / "outputs",
             models=tuple(_folder(item) for item in models) or (home / "models",),
-            redis_url=env.get("REDIS_URL") or None,
+            redis_url=_store_url(env.get("REDIS_URL", "")),
             port=_whole_number(env, "H3FARM_PORT", DEFAULT_PORT, 1, 65535),
             threads=_whole_number(env, "H3FARM_THREADS", 0, 0, 1024),
         )
@@ -105,6 +106,23 @@ class Settings:
 
 def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+def _store_url(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        parse_url(text)  # type: ignore[no-untyped-call]
+    except ValueError:
+        # Not what was given: there may be a password in it.
+        raise SettingsError(
+            "REDIS_URL is no store's address: it must be like redis://127.0.0.1:6379/0, "
+            "rediss://... or unix:///path/to/socket.",
+            field="REDIS_URL",
+            given="",
+            allowed="redis://, rediss://, unix://",
+        ) from None
+    return text
 
 
 def _whole_number(env: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
