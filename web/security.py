@@ -11,7 +11,8 @@ import secrets
 from pathlib import Path
 
 from flask import Flask, Request, Response, current_app, request
-from h3farm.web.errors import BadRequestError, CrossSiteError, ForeignHostError, StaleTokenError
+from h3farm.web.errors import CrossSiteError, ForeignHostError, StaleTokenError
+from werkzeug.exceptions import UnsupportedMediaType
 
 OUR_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -99,7 +100,7 @@ def _check_writer(request: Request, host: str) -> None:
         raise CrossSiteError("Only the dashboard's own pages may change something.")
     if request.path.startswith("/api/") and origin is None and site is None:
         if request.content_length and not request.is_json:
-            raise BadRequestError("The body must be JSON, with the content type application/json.")
+            raise UnsupportedMediaType
         return
     given = request.headers.get(TOKEN_HEADER) or request.form.get(TOKEN_FIELD, "")
     if not hmac.compare_digest(given.encode(), current_app.config["CSRF_TOKEN"].encode()):

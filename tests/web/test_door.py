@@ -142,7 +142,7 @@ def test_the_api_takes_no_body_that_a_foreign_form_could_send(
     client: FlaskClient, kind: str
 ) -> None:
     answer = client.post("/api/jobs", data=b'{"spec": {}}', content_type=kind)
-    assert answer.status_code == 400
+    assert answer.status_code == 415
 
 
 @pytest.mark.parametrize("route", WRITES)

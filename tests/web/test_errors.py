@@ -73,6 +73,7 @@ def test_a_refused_submit_says_which_field_and_why(
             "bad_request",
         ),
         ("POST", "/api/jobs", {}, 415, "unsupported_media_type"),
+        ("POST", "/api/jobs", {"data": "x=1"}, 415, "unsupported_media_type"),
         ("POST", "/api/jobs", {"json": "x" * 300_000}, 413, "request_entity_too_large"),
         ("GET", "/api/jobs?state=lost", {}, 400, "bad_request"),
         ("GET", "/api/jobs?limit=-1", {}, 400, "bad_request"),

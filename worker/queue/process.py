@@ -38,7 +38,7 @@ def log_to(process: str, folder: Path) -> None:
         folder / f"{process}.log", maxBytes=LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8"
     )
     file.setFormatter(logging.Formatter(line))
-    logging.basicConfig(level=logging.INFO, handlers=[console, file])
+    logging.basicConfig(level=logging.INFO, handlers=[file, console])
     for chatty in ("rq", "waitress"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
