@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from h3farm.engine import costs
+from h3farm.engine.durable import disk_errors
 from h3farm.engine.errors import DiskError, OutOfMemory
 from h3farm.engine.machine import Machine
 from h3farm.engine.spec import RenderSpec
 
-GB = 1e9
+GB, MB = 1e9, 1e6
 
 
 def check_memory(
@@ -28,6 +30,13 @@ def check_memory(
     return f"predicted peak of memory: {needed / GB:.2f} GB, in {phase}"
 
 
+def check_outputs(outputs: Path) -> None:
+    """Make the outputs folder; DiskError when nothing can be made in it."""
+    with disk_errors(f"cannot write into {outputs}"):
+        outputs.mkdir(parents=True, exist_ok=True)
+        Path(tempfile.mkdtemp(prefix=".writable-", dir=outputs)).rmdir()
+
+
 def check_disk(machine: Machine, spec: RenderSpec, *, work: Path, outputs: Path) -> None:
     """DiskError when the work files and the output do not fit where they will be."""
     wanted: dict[int, tuple[int, int, Path]] = {}
@@ -35,12 +44,17 @@ def check_disk(machine: Machine, spec: RenderSpec, *, work: Path, outputs: Path)
         (work, costs.disk_for_work(spec)),
         (outputs, costs.disk_for_output(spec)),
     ):
-        device, free = machine.free_disk(folder)
+        with disk_errors(f"cannot look at {folder}"):
+            device, free = machine.free_disk(folder)
         before = wanted.get(device, (0, free, folder))[0]
         wanted[device] = (before + size, free, folder)
     for needed, free, folder in wanted.values():
         if needed > free:
             raise DiskError(
-                f"this render needs {needed / GB:.2f} GB of disk at {folder}, and "
-                f"{free / GB:.2f} GB are free: free some space and submit it again"
+                f"this render needs {_size(needed)} of disk at {folder}, and "
+                f"{_size(free)} are free: free some space and submit it again"
             )
+
+
+def _size(count: int) -> str:
+    return f"{count / GB:.2f} GB" if count >= GB / 10 else f"{count / MB:.1f} MB"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from h3farm.engine import _sidecar, _sound, media, packing
-from h3farm.engine._checks import check_disk, check_memory
+from h3farm.engine._checks import check_disk, check_memory, check_outputs
 from h3farm.engine._estimate import Estimate
 from h3farm.engine._latents import Latents, denormalised
 from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas, version
@@ -108,6 +108,7 @@ class _Render:
         self.estimate: Estimate | None = None
         self.decoded_samples: int | None = None
         self.warnings: list[str] = []
+        self.ffmpeg_version = ""
 
     def _note(self, text: str) -> None:
         """A line of the render's own log, which goes into its output folder."""
@@ -136,6 +137,8 @@ class _Render:
             networks = self.model.networks
             self.estimate = Estimate(networks, self.spec, len(self.ids))
             self._note(check_memory(self.machine, networks, self.spec, len(self.ids)))
+            self.ffmpeg_version = self.ffmpeg.version
+            check_outputs(self.job.outputs)
             check_disk(self.machine, self.spec, work=self.work, outputs=self.job.outputs)
             with disk_errors(f"cannot write into {self.work}"):
                 self.work.mkdir(parents=True, exist_ok=True)
@@ -376,7 +379,7 @@ class _Render:
                 samples=self.samples,
                 decoded_samples=self.decoded_samples,
                 warnings=self.warnings,
-                ffmpeg=self.ffmpeg.version,
+                ffmpeg=self.ffmpeg_version,
             )
         )
         (folder / "render.json").write_text(text, encoding="utf-8")
