@@ -7,6 +7,7 @@ waits for the worker to sign off, and then ends the server.
 
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import redis
-from h3farm.worker.identity import ProcessLock, Taken
+from h3farm.worker.identity import ProcessLock, Taken, process_start
 from h3farm.worker.queue import Settings, SettingsError
 from h3farm.worker.queue.process import end_with_parent, log_to
 from h3farm.worker.queue.queue import open_connection
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 20.0  # reading a long append-only file takes time
 WORKER_PATIENCE_S = 3.5  # honcho kills us after 5
 STOP_TIMEOUT_S = 1.0
+ORPHAN_PATIENCE_S = 5.0
 POLL_S = 0.05
 LOG_TAIL = 5
 
@@ -65,7 +67,7 @@ class Store:
         settings.state.chmod(0o700)  # whoever reaches the socket can have anything rendered
         self._lock = ProcessLock(settings.state / "store.lock")
         try:
-            _end_orphan(settings)
+            end_orphan(settings)
             # In a session of its own: see the module's text.
             self._process = subprocess.Popen(command(settings), start_new_session=True)
             self._await_answer()
@@ -113,16 +115,24 @@ def _last_words(settings: Settings) -> str:
     return " / ".join(lines[-LOG_TAIL:])
 
 
-def _end_orphan(settings: Settings) -> None:
-    """End a server that outlived its parent: we hold the lock, so nobody looks after it."""
+def end_orphan(settings: Settings) -> None:
+    """End a server that outlived its keeper; only for one who knows that nobody looks after it.
+
+    Waits for the end of the process, not of the socket: a server that ends removes the socket's
+    name, and would take that of the next one.
+    """
     with (
         contextlib.suppress(redis.RedisError),
         contextlib.closing(open_connection(settings)) as connection,
     ):
-        connection.ping()
-        logger.warning("a store without a parent runs in this folder: it is ended first")
+        pid = int(connection.info("server")["process_id"])
+        start = process_start(pid)
+        logger.warning("a store without a keeper runs here (process %d): it is ended", pid)
         connection.shutdown(nosave=True)  # the append-only file has everything
-        wait_until(lambda: not settings.socket.exists(), STOP_TIMEOUT_S)
+        if not wait_until(lambda: process_start(pid) != start, ORPHAN_PATIENCE_S):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: process_start(pid) != start, ORPHAN_PATIENCE_S)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -25,13 +25,14 @@ from h3farm.worker.identity import ProcessLock, Taken
 from h3farm.worker.queue import RenderQueue, Settings, StoreUnavailable
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.queue.process import log_to
+from h3farm.worker.store import end_orphan
 
 logger = logging.getLogger(__name__)
 
 START_ORDER = ("store", "worker", "web")
 STOP_GROUPS = (("worker", "web"), ("store",))
-# Together under the five seconds that Ctrl-C may take.
-STOP_TIMEOUT_S = {"worker": 3.5, "web": 1.5, "store": 1.2}
+# Since the signal; Ctrl-C may take five seconds. The store ends at once when the worker is gone.
+STOP_TIMEOUT_S = {"worker": 3.5, "web": 1.5, "store": 4.8}
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 STEADY_S = 30.0  # who lived so long is started again at once
@@ -225,13 +226,15 @@ class Supervisor:
         running = [child for child in self._children.values() if child.running]
         if running:
             logger.info("ending the farm")
+        began = time.monotonic()
         for group in STOP_GROUPS:
             children = [self._children[name] for name in group if name in self._children]
             for child in children:
                 child.signal(signal.SIGTERM)
-            began = time.monotonic()
             for child in children:
                 self._await_end(child, began + STOP_TIMEOUT_S[child.name])
+        if "store" in self._children:
+            end_orphan(self._settings)  # its keeper may have been killed a moment ago
         if running:
             logger.info("the farm has ended")
 

@@ -222,6 +222,18 @@ def test_a_dead_process_is_started_again(
         assert run_to_end(queue, queue.submit(spec("render")).id).state is State.DONE
 
 
+def test_a_server_whose_keeper_has_just_been_killed_is_ended_too(
+    start_farm: Callable[..., Farm],
+) -> None:
+    farm = start_farm()
+    farm.wait_until_ready()
+    pids = farm.pids()
+    os.kill(farm.record()["processes"]["store"], signal.SIGKILL)
+    eventually(lambda: "store was ended by signal 9" in farm.output())
+    assert farm.end() == 0
+    assert gone(pids)
+
+
 def answers(queue: RenderQueue) -> bool:
     try:
         queue.ping()
