@@ -8,6 +8,10 @@
 /* Far more than anybody samples with, and few enough that a pair of time and tag is an int32_t. */
 enum { MOST_TIMES = 65536 };
 
+/* Below a shift of 0.5 the first sigma, s / (1 + (s - 1)), is not 1 but up to this more: the shift
+ * is 0.001 or more. The reference goes on with that number. */
+#define T_ROUNDING 1e-4F
+
 /* ---- arguments ---- */
 
 static int check_indices(h3f_context *ctx, const char *kind, const int32_t *indices, int64_t count,
@@ -65,7 +69,7 @@ static int check_times(h3f_context *ctx, const h3f_time *times, int32_t count) {
         return h3f_fail(ctx, H3F_EINVAL, "a run of %d timesteps, allowed are 1 to %d", count,
                         MOST_TIMES);
     for (int32_t i = 0; i < count; i++)
-        if (!(times[i].t >= 0.0F && times[i].t <= 1.0F) || times[i].tag_mask > 7)
+        if (!(times[i].t >= -T_ROUNDING && times[i].t <= 1.0F) || times[i].tag_mask > 7)
             return h3f_fail(ctx, H3F_EINVAL,
                             "timestep %d is %g with tags %u: allowed are 0 to 1, and 0 to 7", i,
                             (double)times[i].t, times[i].tag_mask);

@@ -291,6 +291,47 @@ def test_cancel_in_any_phase_leaves_nothing(
     assert render().video.exists(), "the engine renders the next job"
 
 
+def refuse_work(progress: Progress) -> None:
+    assert progress.phase == "check", "the render went on"
+
+
+def test_an_outputs_folder_that_is_none_is_said_before_the_work(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Not when the video is to appear, hours later."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "else")
+    for outputs in (tmp_path / "file", tmp_path / "link", tmp_path / ("x" * 300)):
+        with pytest.raises(DiskError, match="cannot write into"):
+            engine.render(
+                spec(),
+                model=TINY,
+                outputs=outputs,
+                work=tmp_path / "work",
+                on_progress=refuse_work,
+            )
+
+
+def test_a_missing_ffmpeg_is_said_before_the_work(tmp_path: Path) -> None:
+    with (
+        Engine(threads=1, ffmpeg=Ffmpeg(tmp_path / "ffmpeg")) as engine,
+        pytest.raises(MediaError, match=r"cannot start .*No such file"),
+    ):
+        engine.render(
+            spec(),
+            model=TINY,
+            outputs=tmp_path / "outputs",
+            work=tmp_path / "work",
+            on_progress=refuse_work,
+        )
+
+
+@pytest.mark.parametrize("shift", [0.01, 0.3, 100.0])
+def test_every_shift_that_a_spec_allows_renders(render: Render, shift: float) -> None:
+    """Below 0.5 the first sigma is above 1 by a rounding, as in the reference."""
+    assert render(spec(video_shift=shift, audio_shift=shift, steps=4)).video.exists()
+
+
 def test_cancel_without_a_render_does_not_hit_the_next_one(render: Render, engine: Engine) -> None:
     engine.cancel()
     assert render().video.exists()
@@ -324,7 +365,7 @@ class Small(Machine):
     ("machine", "error", "sentence"),
     [
         (Small(memory=1000), OutOfMemory, r"needs .* GB of memory .* smaller canvas or fewer"),
-        (Small(disk=1000), DiskError, r"needs .* GB of disk .* free some space"),
+        (Small(disk=1000), DiskError, r"needs .* MB of disk .* free some space"),
     ],
 )
 def test_what_the_machine_lacks_is_said_before_the_work(
