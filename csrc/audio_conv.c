@@ -43,10 +43,7 @@ static int find_weight(const h3f_checkpoint *checkpoint, const h3f_conv *conv, h
     snprintf(name, sizeof name, "%s.%s", conv->name,
              is_folded(checkpoint, conv) ? "weight" : "weight_v");
     H3F_TRY(h3f_checkpoint_find(checkpoint, name, tensor));
-    if (tensor->dtype != H3F_F32 && tensor->dtype != H3F_F16 && tensor->dtype != H3F_BF16)
-        return h3f_fail(h3f_checkpoint_context(checkpoint), H3F_EDTYPE,
-                        "%s: tensor '%s' is not of type F32, F16 or BF16", tensor->file, name);
-    return H3F_OK;
+    return h3f_check_dtype(checkpoint, tensor);
 }
 
 static bool fits(int64_t found, int32_t wanted) {

@@ -254,7 +254,7 @@ static int wrong_shape(const h3f_checkpoint *checkpoint, const h3f_tensor *tenso
                     tensor->file, tensor->name, found, expected);
 }
 
-static int check_dtype(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor) {
+int h3f_check_dtype(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor) {
     if (tensor->dtype == H3F_F32 || tensor->dtype == H3F_F16 || tensor->dtype == H3F_BF16)
         return H3F_OK;
     return h3f_fail(checkpoint->ctx, H3F_EDTYPE,
@@ -279,7 +279,7 @@ static int find_shaped(const h3f_checkpoint *checkpoint, const char *name, int64
         snprintf(expected, sizeof expected, "%" PRId64 ", %" PRId64, rows, cols);
         return wrong_shape(checkpoint, tensor, expected);
     }
-    return check_dtype(checkpoint, tensor);
+    return h3f_check_dtype(checkpoint, tensor);
 }
 
 /* The tensor `name`, of `count` values along one axis. */
@@ -301,7 +301,7 @@ static int find_vector(const h3f_checkpoint *checkpoint, const char *name, int64
         snprintf(expected, sizeof expected, "%" PRId64, count);
         return wrong_shape(checkpoint, tensor, expected);
     }
-    return check_dtype(checkpoint, tensor);
+    return h3f_check_dtype(checkpoint, tensor);
 }
 
 static const void *at_row(const h3f_tensor *tensor, int64_t row, int64_t cols) {

@@ -19,6 +19,9 @@ bool h3f_checkpoint_has(const h3f_checkpoint *checkpoint, const char *name);
 int h3f_find_matrix(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols, h3f_mat *matrix,
                     const char *name, ...) __attribute__((format(printf, 5, 6)));
 
+/* H3F_EDTYPE, naming the type found, unless it is one that is computed with. */
+int h3f_check_dtype(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor);
+
 /* A vector of `count` values, widened to f32 into `out`; extra axes of size 1 are ignored. */
 int h3f_read_vector(const h3f_checkpoint *checkpoint, int64_t count, float *out, const char *name, ...)
     __attribute__((format(printf, 4, 5)));

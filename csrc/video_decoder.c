@@ -83,9 +83,7 @@ static int read_registers(const h3f_checkpoint *checkpoint, const h3f_video_deco
             "%s: tensor '%s' has %d axes and %lld bytes, expected shape [1, %lld, %lld]",
             tensor.file, name, tensor.ndim, (long long)tensor.bytes, (long long)registers,
             (long long)hidden);
-    if (tensor.dtype != H3F_F32 && tensor.dtype != H3F_F16 && tensor.dtype != H3F_BF16)
-        return h3f_fail(decoder->ctx, H3F_EDTYPE, "%s: tensor '%s' is not of type F32, F16 or BF16",
-                        tensor.file, name);
+    H3F_TRY(h3f_check_dtype(checkpoint, &tensor));
     h3f_widen(tensor.dtype, tensor.data, registers * hidden, decoder->registers);
     return H3F_OK;
 }

@@ -35,4 +35,20 @@ def test_a_dimension_that_c_refuses_names_the_config(
     with Context(1) as context, pytest.raises(CheckpointError) as caught:
         Model(context, model)
     assert sentence in str(caught.value)
-    assert str(model / "FL2VA" / file.split("/")[0] / "config.json") in str(caught.value)
+    place = model / "FL2VA" / file.removesuffix("/source") / "config.json"
+    assert str(place) in str(caught.value)
+
+
+@pytest.mark.parametrize("folder", ["text_encoder", "transformer", "video_vae/source", "audio_vae"])
+def test_a_type_that_is_not_computed_with_is_named_with_its_tensor(
+    tmp_path: Path, folder: str
+) -> None:
+    model = Path(shutil.copytree(TINY, tmp_path / "model"))
+    for path in (model / "FL2VA" / folder).glob("*.safetensors"):
+        whole = path.read_bytes()
+        begin = 8 + int.from_bytes(whole[:8], "little")
+        path.write_bytes(whole[:begin].replace(b'"F32"', b'"I32"') + whole[begin:])
+    with Context(1) as context, pytest.raises(CheckpointError) as caught:
+        Model(context, model)
+    assert "is stored as I32, this engine computes with F32, F16 and BF16" in str(caught.value)
+    assert str(model / "FL2VA" / folder) in str(caught.value)
