@@ -26,6 +26,7 @@ F32 = 4
 CHUNK_ROWS = 1024  # rows that pass through a feed-forward layer at once: csrc/block.c
 SMALL_CHANGE = 32 << 20  # buffers that do not grow with the render
 SOUND_SIGNALS = 5 * 6400  # values of the vocoder's five signals, an audio latent
+LISTS = 4  # floats' worth of indices and pointers that a row has
 CLIP_LATENTS_IN = 7  # latent frames that make one clip
 
 
@@ -99,11 +100,16 @@ def _denoise_bytes(dit: DitConfig, spec: RenderSpec, rows: Rows) -> int:
     A step has two times: the picture's modulates video and text rows, the sound's audio rows.
     """
     inner = dit.heads * dit.head_dim
-    kept = dit.hidden + 2 * inner + 6 * dit.rope_freqs + 2 * dit.text_dim
-    chunk = min(rows.total, CHUNK_ROWS) * (3 * dit.hidden + 4 * inner + 3 * dit.ffn)
-    tables = spec.steps * dit.layers * 3 * 6 * dit.hidden
+    kept = dit.hidden + 2 * inner + 6 * dit.rope_freqs + LISTS
+    text = rows.text * (dit.text_dim + dit.hidden)
+    widest_in = max(dit.hidden, dit.text_dim, dit.video_dim, dit.audio_dim)
+    widest = max(dit.hidden, inner, dit.ffn)
+    of_row = dit.hidden + max(inner, 2 * dit.ffn) + widest + widest_in + 6 * LISTS
+    times = dit.freq_dim + 2 * dit.time_hidden + 3 * dit.time_dim + 2 * dit.hidden
+    tables = spec.steps * (dit.layers * 3 * 6 * dit.hidden + 2 * times)
     latents = 4 * (rows.video * dit.video_dim + rows.audio * dit.audio_dim)
-    return F32 * (rows.total * kept + chunk + tables + latents)
+    chunk = min(rows.total, CHUNK_ROWS) * of_row
+    return F32 * (rows.total * kept + text + chunk + tables + latents)
 
 
 def _decode_bytes(vae: VideoVaeConfig, spec: RenderSpec) -> int:

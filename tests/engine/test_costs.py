@@ -62,7 +62,7 @@ def test_the_work_of_decoding_is_that_of_the_published_table(
 def test_the_release_at_full_size_is_predicted_to_need_a_few_gigabytes(release: Networks) -> None:
     """Residual, K and V of 32,868 rows in f32 are 2.6 GB; weights are mapped, not allocated."""
     phases = memory_by_phase(release, spec(1344, 768, 107), 256)
-    assert 2.6e9 < phases["denoise"] < 5e9
+    assert 2.6e9 < phases["denoise"] < 3.5e9
     assert 0.3e9 < phases["decode_video"] < 3e9
 
 
