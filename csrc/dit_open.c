@@ -2,6 +2,7 @@
  * Names and shapes: docs/model.md, "Transformer". */
 #include "dit.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* ---- where vectors go ---- */
@@ -127,6 +128,27 @@ static int read_blocks(const h3f_checkpoint *checkpoint, h3f_dit *dit) {
     return H3F_OK;
 }
 
+/* The frequencies are computed from the config; a file that has its own must have the same. */
+static int check_frequencies(const h3f_checkpoint *checkpoint, const h3f_dit *dit) {
+    static const char name[] = "rope.inv_freq";
+    const int32_t count = dit->config.rope_freqs;
+    if (!h3f_checkpoint_has(checkpoint, name))
+        return H3F_OK;
+    float *stored = h3f_alloc(dit->ctx, (size_t)count * sizeof *stored, "rotary frequencies");
+    if (!stored)
+        return H3F_ENOMEM;
+    int code = h3f_read_vector(checkpoint, count, stored, name);
+    for (int32_t i = 0; i < count && code == H3F_OK; i++) {
+        const double wanted = pow(dit->config.rope_theta, -(double)i / count);
+        if (!(fabs(stored[i] - wanted) <= 0.01 * wanted)) /* a rounding to bf16 is half of that */
+            code = h3f_fail(dit->ctx, H3F_ETENSOR,
+                            "transformer: value %d of '%s' is %g, the config's rope_theta gives %g",
+                            i, name, (double)stored[i], wanted);
+    }
+    h3f_free(dit->ctx, stored);
+    return code;
+}
+
 static int check_config(h3f_context *ctx, const h3f_dit_config *c) {
     const h3f_field fields[] = {
         {"hidden", c->hidden, 1, 1 << 20},
@@ -164,6 +186,7 @@ static int open_weights(const h3f_checkpoint *checkpoint, h3f_dit *dit) {
     layout_vectors(&dit->vectors, dit);
     H3F_TRY(h3f_arena_reserve(dit->ctx, &dit->vectors, "the transformer's vectors"));
     layout_vectors(&dit->vectors, dit);
+    H3F_TRY(check_frequencies(checkpoint, dit));
     H3F_TRY(read_ends(checkpoint, dit));
     return read_blocks(checkpoint, dit);
 }

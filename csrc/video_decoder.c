@@ -104,7 +104,8 @@ static int read_ends(const h3f_checkpoint *checkpoint, h3f_video_decoder *decode
                         &decoder->proj_in));
     H3F_TRY(read_linear(checkpoint, decoder->pixels, hidden, "decoder.proj_out",
                         decoder->proj_out_bias, &decoder->proj_out));
-    if (decoder->config.registers > 0)
+    if (decoder->config.registers > 0 ||
+        h3f_checkpoint_has(checkpoint, "decoder.register_tokens"))
         H3F_TRY(read_registers(checkpoint, decoder));
     H3F_TRY(h3f_read_vector(checkpoint, hidden, decoder->norm_out, "decoder.norm_out.weight"));
     return h3f_read_vector(checkpoint, hidden, decoder->norm_out_bias, "decoder.norm_out.bias");

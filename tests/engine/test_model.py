@@ -52,3 +52,26 @@ def test_a_type_that_is_not_computed_with_is_named_with_its_tensor(
         Model(context, model)
     assert "is stored as I32, this engine computes with F32, F16 and BF16" in str(caught.value)
     assert str(model / "FL2VA" / folder) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "sentence"),
+    [
+        ("FL2VA/transformer/config.json", {"rope_inv_freq_len": 1}, "has shape [4], expected [1]"),
+        ("FL2VA/transformer/config.json", {"rope_theta": 500.0}, "'rope.inv_freq' is 0.1"),
+        ("vae/config.json", {"decoder_num_register_tokens": 0}, "'decoder.register_tokens' has"),
+    ],
+)
+def test_a_tensor_that_the_config_contradicts_is_no_model(
+    tmp_path: Path, file: str, changes: dict[str, float], sentence: str
+) -> None:
+    """Each of these would render, and wrongly."""
+    model = Path(shutil.copytree(TINY, tmp_path / "model"))
+    path = model / file
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | changes), encoding="utf-8")
+    if not file.startswith("FL2VA"):
+        shutil.rmtree(model / "FL2VA")
+    with Context(1) as context, pytest.raises(CheckpointError) as caught:
+        Model(context, model)
+    assert sentence in str(caught.value)
