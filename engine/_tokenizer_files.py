@@ -138,11 +138,12 @@ def _entries(
 ) -> Iterator[tuple[Path, object, object]]:
     """(file, entry, id or None) of every added token, those with ids first."""
     path = folder / "tokenizer.json"
-    for entry in whole.get("added_tokens") or []:
+    for entry in _collection(path, whole, "added_tokens", list):
         yield path, entry, entry.get("id") if isinstance(entry, dict) else None
     path = folder / "tokenizer_config.json"
     for number, entry in sorted(
-        (config.get("added_tokens_decoder") or {}).items(), key=lambda item: _number(path, item[0])
+        _collection(path, config, "added_tokens_decoder", dict).items(),
+        key=lambda item: _number(path, item[0]),
     ):
         yield path, entry, _number(path, number)
     path = folder / "added_tokens.json"
@@ -150,17 +151,28 @@ def _entries(
         yield path, content, number
     for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
         settings = config if path.name == "tokenizer_config.json" else _object(path)
-        for entry in _listed(settings):
+        for entry in _listed(path, settings):
             yield path, entry, None
 
 
-def _listed(settings: dict[str, Any]) -> Iterator[object]:
+def _collection(path: Path, settings: dict[str, Any], key: str, *kinds: type) -> Any:
+    """A list or object below a key, an empty one when there is none."""
+    value = settings.get(key)
+    if value is None:
+        return kinds[0]()
+    if not isinstance(value, kinds):
+        allowed = " or ".join("a list" if kind is list else "an object" for kind in kinds)
+        raise CheckpointError(f"{path}: '{key}' is {value!r}, allowed is {allowed}")
+    return value
+
+
+def _listed(path: Path, settings: dict[str, Any]) -> Iterator[object]:
     """Special tokens that are named without an id, in the order in which they take one."""
     for name in _NAMED:
         if settings.get(f"{name}_token"):
             yield settings[f"{name}_token"]
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        value = settings.get(key) or []
+        value = _collection(path, settings, key, list, dict)
         yield from value.values() if isinstance(value, dict) else value
 
 

@@ -34,6 +34,7 @@ from h3farm.engine.errors import CheckpointError
 from h3farm.engine.safetensors import read_header
 
 OFFICIAL_FOLDER = "FL2VA"
+PARTITION = "fl2va"  # the weights that render from text; "ref2va" are those for references
 LAYOUTS = ("official", "diffusers")
 DEFAULT_SHIFTS = Shifts(video=12.0, audio=3.0)
 T = TypeVar("T")
@@ -169,6 +170,13 @@ class Tree:
                     f"own shards, call it {OFFICIAL_FOLDER}/transformer/{_RELEASE_FILE}"
                 )
 
+    def check_partition(self) -> None:
+        """CheckpointError when model_index.json says that these weights are for other tasks."""
+        path = self.root / "model_index.json"
+        index = ConfigFile.read(path) if path.exists() else None
+        if index and index.has("_minimax_h3"):
+            index.section("_minimax_h3").require("partition", PARTITION, default=PARTITION)
+
     def _shift(self, folder: str, default: float) -> float:
         path = self.root / folder / "scheduler_config.json"
         return ConfigFile.read(path).number("shift") if path.exists() else default
@@ -302,6 +310,7 @@ def describe(path: Path) -> dict[str, Any]:
     if not problems:
         _attempt(tree.check_fit, problems)
         _attempt(tree.check_row_order, problems)
+        _attempt(tree.check_partition, problems)
     return {
         "name": tree.name,
         "path": str(path),

@@ -32,6 +32,7 @@ class Model:
         self.tree: Tree = open_tree(path)
         self.tree.check_fit()
         self.tree.check_row_order()
+        self.tree.check_partition()
         self.tokenizer = Tokenizer(self.tree.tokenizer)
         self.networks = Networks(
             text_encoder=self.tree.text_encoder(),

@@ -47,6 +47,7 @@ def read_everything(tree: Tree) -> None:
         tree.files(component)
     tree.check_fit()
     tree.check_row_order()
+    tree.check_partition()
     assert tree.tokenizer.is_dir()
 
 
@@ -285,6 +286,10 @@ def fused_in_diffusers_folder(model: Path) -> None:
     (model / "model.safetensors").rename(model / "transformer/model.safetensors")
 
 
+def other_partition(model: Path) -> None:
+    edit(model / "FL2VA/model_index.json", _minimax_h3__partition="ref2va")
+
+
 def odd_shift(model: Path) -> None:
     edit(model / "FL2VA/model_index.json", _minimax_h3__sigma_shift_scales__audio=0)
 
@@ -311,6 +316,7 @@ def odd_shift(model: Path) -> None:
         (empty_index, "'weight_map' is empty"),
         (two_files_and_no_index, "several weight files and no index (a.safetensors, b.safet"),
         (remove_tokenizer, "the model has no folder tokenizer/"),
+        (other_partition, '\'_minimax_h3.partition\' is "ref2va", allowed is "fl2va"'),
         (odd_shift, "'_minimax_h3.sigma_shift_scales.audio' is 0, allowed is a number above 0"),
     ],
 )

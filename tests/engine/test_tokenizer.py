@@ -223,10 +223,31 @@ def odd_token(folder: Path) -> None:
     )
 
 
+def number_for_added_tokens(folder: Path) -> None:
+    edit(folder / "tokenizer.json", lambda value: value.update(added_tokens=3))
+
+
+def list_for_decoder(folder: Path) -> None:
+    edit(folder / "tokenizer_config.json", lambda value: value.update(added_tokens_decoder=[1]))
+
+
+def text_for_special_tokens(folder: Path) -> None:
+    edit(folder / "tokenizer_config.json", lambda value: value.update(extra_special_tokens="abc"))
+
+
+def merges_that_are_no_text(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").write_bytes(b"\xff")
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
         (drop_h3_tokens, "the tokenizer lacks <d>, </d>, <|cutoff|>"),
+        (number_for_added_tokens, "'added_tokens' is 3, allowed is a list"),
+        (list_for_decoder, "'added_tokens_decoder' is [1], allowed is an object"),
+        (text_for_special_tokens, "is 'abc', allowed is a list or an object"),
+        (merges_that_are_no_text, "merges.txt is not UTF-8 text"),
         (drop_everything, "no vocabulary (tokenizer.json or vocab.json) here"),
         (drop_merges, "no merges (tokenizer.json or merges.txt) here"),
         (odd_merge, "merge 2 is ['a'], allowed are"),
