@@ -11,6 +11,8 @@ from h3farm.engine.geometry import audio_latents, latent_size, video_latents
 from h3farm.engine.model import Model
 from h3farm.engine.spec import RenderSpec
 
+pytestmark = pytest.mark.slow  # whole renders and encodings
+
 TINY = Path(__file__).parent.parent / "golden" / "tiny-h3"
 
 

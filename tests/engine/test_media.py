@@ -26,6 +26,8 @@ from h3farm.engine.media import (
 )
 from h3farm.engine.spec import MAX_PROMPT
 
+pytestmark = pytest.mark.slow  # whole renders and encodings
+
 CLIP = Clip(width=64, height=96, frames=22, samples=samples_for(22), comment='{"prompt": "fox"}')
 
 
