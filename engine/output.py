@@ -8,6 +8,7 @@ Everything is written into a hidden folder beside the final one and appears by o
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
@@ -50,20 +51,23 @@ class OutputFolder:
     """
 
     def __init__(self, outputs: Path, *, prompt: str, job_id: str, started: datetime) -> None:
-        """Make the hidden folder, and remove what an earlier attempt of this job left behind.
+        """Make the hidden folder; remove those of this job's earlier attempts and of dead writers.
 
         started: local time, from which the names are made. Raises DiskError.
         """
         self._day = outputs / f"{started:%Y-%m-%d}"
         short = hashlib.sha256(job_id.encode()).hexdigest()[:4]
         self._name = f"{started:%H%M}-{slug(prompt)}-{short}"
-        # Whose it is stands in its name: another process may be writing beside it.
+        # Whose it is stands in its name, and its writer holds a lock: others may write beside it.
         owner = hashlib.sha256(job_id.encode()).hexdigest()[:16]
         with disk_errors(f"cannot write into {outputs}"):
-            for leftover in outputs.glob(f"*/.*.{owner}.{_PARTIAL}"):
-                shutil.rmtree(leftover)
+            for leftover in outputs.glob(f"*/.*.{_PARTIAL}"):
+                if leftover.name.endswith(f".{owner}.{_PARTIAL}"):
+                    shutil.rmtree(leftover)
+                elif _is_abandoned(leftover):
+                    shutil.rmtree(leftover, ignore_errors=True)  # others may be at it too
             self.path = self._day / f".{self._name}.{owner}.{_PARTIAL}"
-            self.path.mkdir(parents=True)
+            self._lock = _make_locked(self.path)
 
     def __enter__(self) -> OutputFolder:
         """The folder itself."""
@@ -98,11 +102,51 @@ class OutputFolder:
 
     def discard(self) -> None:
         """Remove what was written, and the day's folder when nothing else is in it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         shutil.rmtree(self.path, ignore_errors=True)
         try:
             self._day.rmdir()
         except OSError:
             return  # other renders are in it
+
+
+def _make_locked(path: Path) -> int | None:
+    """Make a folder and lock it for as long as this process lives: the descriptor to close.
+
+    None on a file system without locks. Another process may find the folder between the two and
+    take it for abandoned; then it is made again.
+    """
+    while True:
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            os.close(lock)
+            return None
+        if path.exists():
+            return lock
+        os.close(lock)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether nobody holds the lock of a hidden folder: its writer was killed."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
 
 
 def write_latents(

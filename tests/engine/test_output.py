@@ -1,6 +1,8 @@
 """Names of output folders, and folders that appear whole or not at all."""
 
 import json
+import subprocess
+import sys
 import unicodedata
 from datetime import datetime
 from pathlib import Path
@@ -137,6 +139,20 @@ def test_the_leftover_of_a_killed_attempt_is_removed_by_the_next_one_only(tmp_pa
     assert not killed.path.exists()
     assert running.path.exists()
     running.discard()
+
+
+def test_the_leftover_of_a_writer_that_was_killed_is_removed_by_any_job(tmp_path: Path) -> None:
+    """A job that never runs again would keep its half-written video for ever."""
+    script = (
+        "import os, signal; from datetime import datetime; from pathlib import Path;"
+        "from h3farm.engine.output import OutputFolder;"
+        "OutputFolder(Path('.'), prompt='x', job_id='killed', started=datetime(2026, 11, 29));"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    assert len(list(tmp_path.glob("2026-11-29/.*.partial"))) == 1
+    with begin(tmp_path, "other"):
+        assert list(tmp_path.glob("2026-11-29/.*")) == []
 
 
 def test_outputs_that_cannot_be_written_are_named(tmp_path: Path) -> None:
