@@ -107,6 +107,11 @@ class ResidentWorker(SimpleWorker):
         self._current: Job | None = None
         runner.beat = self.beat
 
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """Registers and listens; from here on clients and RQ's commands find this worker."""
+        super().bootstrap(*args, **kwargs)
+        logger.info("ready (process %d)", self.pid)
+
     def serialize(self) -> dict[str, Any]:
         """With the start of this process, by which a later one knows that this one is dead."""
         return {**super().serialize(), START_FIELD: process_start(self.pid or 0) or ""}

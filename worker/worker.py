@@ -123,7 +123,6 @@ def _work(queue: RenderQueue, worker: ResidentWorker, models: ModelList) -> int:
                 return FAILED
         recover(queue)
         models.publish()
-    logger.info("ready (process %d)", worker.pid)
     try:
         worker.work(logging_level="WARNING")
     except redis.RedisError as error:
