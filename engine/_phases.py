@@ -10,7 +10,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -88,6 +88,8 @@ def render_job(
     finally:
         context.on_progress(None)
         shutil.rmtree(render.work, ignore_errors=True)
+        with suppress(OSError):  # not empty: something in it is the caller's
+            job.work.rmdir()
 
 
 class _Render:

@@ -549,3 +549,15 @@ def test_ctrl_c_ends_a_render_and_leaves_nothing(tmp_path: Path) -> None:
         process.wait(30)
     assert complaint.strip().endswith("KeyboardInterrupt")
     assert leftovers(tmp_path) == []
+
+
+def test_the_work_folder_goes_when_the_render_is_done(render: Render, tmp_path: Path) -> None:
+    render()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_work_folder_that_holds_something_else_stays(render: Render, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "mine.txt").write_text("kept", encoding="utf-8")
+    render()
+    assert leftovers(tmp_path / "work") == ["mine.txt"]

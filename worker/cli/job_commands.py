@@ -48,7 +48,7 @@ def _submitted(job: RenderJob, *, as_json: bool) -> int:
         words.print_json(job.to_json())
     else:
         print(job.id)
-        print(f"queued, {words.detail(job)}: `h3farm show {job.id}` follows it", file=sys.stderr)
+        print(f"queued, {words.detail(job)}: `h3farm show {job.id}` tells of it", file=sys.stderr)
     return exits.OK
 
 

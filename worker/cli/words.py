@@ -99,6 +99,8 @@ def detail(job: RenderJob) -> str:
         return progress(job.progress) if job.progress else "starting"
     if job.position is not None:
         return "next" if job.position == 0 else f"{job.position} before it"
+    if job.state is State.QUEUED:
+        return "about to start"  # taken from the list, not begun yet
     if job.error:
         return cut(one_line(job.error["sentence"]), 40)
     return moment(job.ended_at)
