@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine._h3f import ffi, lib
 from h3farm.engine.configs import Component
 from h3farm.engine.errors import CheckpointError, EngineError, from_status

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+
 from h3farm.engine import packing
 from h3farm.engine._native import (
     AudioVae,

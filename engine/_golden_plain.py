@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from h3farm.engine import geometry
 from h3farm.engine._native import Context, Noise, euler_step, sigmas
 from h3farm.engine.golden import Array, Case

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine.configs import Normalization
 
 Floats = npt.NDArray[np.float32]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine._bridge import (
     Checkpoint,
     Context,

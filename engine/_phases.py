@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine import _sidecar, _sound, media, packing
 from h3farm.engine._checks import check_disk, check_memory, check_outputs
 from h3farm.engine._estimate import Estimate

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine._native import version
 from h3farm.engine.geometry import FPS, SAMPLE_RATE, audio_latents
 from h3farm.engine.model import Model

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine.checkpoints import LAYOUTS, OFFICIAL_FOLDER, Tree, is_model, open_tree
 from h3farm.engine.errors import CheckpointError, EngineError
 from h3farm.engine.safetensors import Entry, read_header

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import imageio_ffmpeg
+
 from h3farm.engine.errors import Cancelled, DiskError, MediaError
 from h3farm.engine.geometry import FPS, SAMPLE_RATE
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine.durable import Flush, disk_errors, flush_to_platter, sync_file, sync_folder
 
 SLUG_LENGTH = 40

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
 from h3farm.engine.geometry import AUDIO_CHANNELS
 
 VIDEO, TEXT, AUDIO = 0, 1, 2  # modality tags

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from h3farm.engine import _golden_networks as networks
 from h3farm.engine import _golden_plain as plain
 from h3farm.engine._golden_networks import Models, Part, Results, holds

@@ -14,15 +14,16 @@ from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
-from h3farm.engine import _tokenizer_files
-from h3farm.engine.errors import CheckpointError
-from h3farm.engine.packing import TEXT, VIDEO
 from tokenizers import AddedToken, Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Split
 from tokenizers.pre_tokenizers import Sequence as Steps
+
+from h3farm.engine import _tokenizer_files
+from h3farm.engine.errors import CheckpointError
+from h3farm.engine.packing import TEXT, VIDEO
 
 Ints = npt.NDArray[np.int32]
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue.states import State
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
 from h3farm.engine._native import Checkpoint, Context, Dit
 from h3farm.engine.configs import DitConfig
 from h3farm.engine.packing import build_t2va

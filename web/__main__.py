@@ -5,11 +5,12 @@ import signal
 import sys
 from types import FrameType
 
+from waitress.server import create_server
+
 from h3farm.web.app import create_app
 from h3farm.web.farm import EXTENSION, Farm
 from h3farm.worker.queue import Settings, SettingsError
 from h3farm.worker.queue.process import end_with_parent, log_to
-from waitress.server import create_server
 
 ADDRESS = "127.0.0.1"
 THREADS = 32  # an open stream holds one; see hub.MAX_STREAMS

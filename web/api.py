@@ -3,6 +3,7 @@
 from typing import Any
 
 from flask import Blueprint, Response, request
+
 from h3farm.engine.spec import RenderSpec
 from h3farm.web.errors import BadRequestError
 from h3farm.web.farm import farm

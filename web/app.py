@@ -3,12 +3,13 @@
 import logging
 
 from flask import Flask, Response, jsonify, render_template, request
+from werkzeug.exceptions import HTTPException
+
 from h3farm.web import api, errors, gallery, media, queue, security, words
 from h3farm.web.farm import EXTENSION, Farm, board, pulse, render_of
 from h3farm.web.hub import Hub, Message
 from h3farm.web.outputs import Outputs
 from h3farm.worker.queue import JobEvent, RenderQueue, Settings
-from werkzeug.exceptions import HTTPException
 
 MAX_BODY = 256 * 1024  # a prompt of 20000 characters, encoded for a form, takes up to 240 kB
 

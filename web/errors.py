@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from werkzeug.exceptions import HTTPException
+
 from h3farm.engine.spec import SpecError
 from h3farm.worker.queue import (
     InvalidTransition,
@@ -11,7 +13,6 @@ from h3farm.worker.queue import (
     UnknownModel,
 )
 from h3farm.worker.queue.errors import JobNotSaved
-from werkzeug.exceptions import HTTPException
 
 
 class WebError(Exception):

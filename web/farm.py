@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flask import current_app
+
 from h3farm.web.hub import Hub
 from h3farm.web.outputs import Outputs, Render
 from h3farm.worker.queue import OVER, RenderJob, RenderQueue, State, StoreUnavailable, WorkerStatus

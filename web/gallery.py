@@ -1,6 +1,7 @@
 """The gallery: finished renders, to play and to queue again."""
 
 from flask import Blueprint, render_template, request
+
 from h3farm.web.farm import farm
 
 blueprint = Blueprint("gallery", __name__, url_prefix="/gallery")

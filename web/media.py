@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from flask import Blueprint, Response, request, send_file
+
 from h3farm.web.farm import farm
 from h3farm.web.outputs import FILES
 

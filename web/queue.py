@@ -3,13 +3,14 @@
 from typing import Any
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as AnyResponse
+
 from h3farm.engine.spec import SpecError
 from h3farm.web import forms
 from h3farm.web.errors import status_and_kind
 from h3farm.web.farm import farm, model_names, render_of
 from h3farm.worker.queue import RenderJob, StoreUnavailable
 from h3farm.worker.queue.errors import JobNotSaved
-from werkzeug.wrappers import Response as AnyResponse
 
 LOG_TAIL_BYTES = 8000
 FRAGMENT_HEADER = "X-Fragment"  # our scripts ask for the changed part of a page

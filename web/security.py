@@ -11,8 +11,9 @@ import secrets
 from pathlib import Path
 
 from flask import Flask, Request, Response, current_app, request
-from h3farm.web.errors import CrossSiteError, ForeignHostError, StaleTokenError
 from werkzeug.exceptions import UnsupportedMediaType
+
+from h3farm.web.errors import CrossSiteError, ForeignHostError, StaleTokenError
 
 OUR_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

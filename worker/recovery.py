@@ -10,15 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+from redis.client import Pipeline
+from rq import worker_registration
+from rq.executions import Execution
+from rq.job import Job, JobStatus
+
 from h3farm.worker.failures import WORKER_DIED, failure
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderJob, RenderQueue, State, UnknownJob
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.queue.records import as_text
-from redis.client import Pipeline
-from rq import worker_registration
-from rq.executions import Execution
-from rq.job import Job, JobStatus
 
 logger = logging.getLogger(__name__)
 

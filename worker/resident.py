@@ -15,11 +15,6 @@ from types import FrameType
 from typing import Any
 
 import redis
-from h3farm.worker.identity import process_start
-from h3farm.worker.queue import RenderQueue
-from h3farm.worker.queue.queue import JOB_FUNCTION, QUEUE_NAME, SERIALIZER, WORKER_NAME
-from h3farm.worker.recovery import START_FIELD, put_back
-from h3farm.worker.runner import Failed, Interrupted, Runner, Stopped
 from redis.client import Pipeline
 from rq import SimpleWorker
 from rq.exceptions import InvalidJobOperation, StopRequested
@@ -29,6 +24,12 @@ from rq.suspension import is_suspended
 from rq.timeouts import BaseDeathPenalty
 from rq.utils import now
 from rq.worker.base import WorkerStatus
+
+from h3farm.worker.identity import process_start
+from h3farm.worker.queue import RenderQueue
+from h3farm.worker.queue.queue import JOB_FUNCTION, QUEUE_NAME, SERIALIZER, WORKER_NAME
+from h3farm.worker.recovery import START_FIELD, put_back
+from h3farm.worker.runner import Failed, Interrupted, Runner, Stopped
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import redis
+from rq.job import Job
+
 from h3farm.engine.errors import Cancelled, CheckpointError
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
@@ -24,7 +26,6 @@ from h3farm.worker.failures import explain
 from h3farm.worker.job_log import job_log
 from h3farm.worker.queue import RenderJob, RenderQueue, State
 from h3farm.worker.queue.job import stamp, utc_now
-from rq.job import Job
 
 logger = logging.getLogger(__name__)
 

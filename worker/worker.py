@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import redis
+
 from h3farm.engine.errors import EngineError
 from h3farm.worker.identity import ProcessLock, Taken
 from h3farm.worker.jobs import RUNNER

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+
 from h3farm.worker.cli import main
 from h3farm.worker.queue import Settings
 

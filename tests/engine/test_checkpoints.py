@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from h3farm.engine import checkpoints
 from h3farm.engine.checkpoints import Tree, open_tree
 from h3farm.engine.errors import CheckpointError

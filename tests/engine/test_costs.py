@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from h3farm.engine import costs, packing
 from h3farm.engine._native import Context, sigmas
 from h3farm.engine.costs import Networks, memory_by_phase, rows_of, tiles_of, work_by_phase

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from h3farm.engine.durable import sync_file, write_durably
 from h3farm.engine.errors import DiskError
 

@@ -1,6 +1,7 @@
 """The time that is left, on a clock of the test's own."""
 
 import pytest
+
 from h3farm.engine import costs
 from h3farm.engine._estimate import Estimate
 from h3farm.engine.spec import RenderSpec

@@ -1,9 +1,10 @@
 """Frame counts, latents and canvases beyond what the golden vectors hold."""
 
 import pytest
-from h3farm.engine import geometry
 from hypothesis import given
 from hypothesis import strategies as st
+
+from h3farm.engine import geometry
 
 
 @given(st.integers(1, 10_000))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from h3farm.engine.machine import Machine, from_meminfo, from_vm_stat
 
 MEMINFO = "MemTotal:       24684048 kB\nMemFree:        22613000 kB\nMemAvailable:   23410688 kB\n"

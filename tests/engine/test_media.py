@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from h3farm.engine.errors import Cancelled, DiskError, MediaError
 from h3farm.engine.media import (
     Clip,

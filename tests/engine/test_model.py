@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from h3farm.engine._native import Context
 from h3farm.engine.errors import CheckpointError
 from h3farm.engine.model import Model

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from h3farm.engine._native import (
     AudioVae,
     Checkpoint,

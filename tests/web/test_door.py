@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+
 from h3farm.web.app import create_app
 from h3farm.web.security import farm_token
 from h3farm.worker.queue import RenderJob, RenderQueue, Settings

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+
 from h3farm.web import api
 from h3farm.worker.queue import RenderJob
 

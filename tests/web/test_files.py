@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-import h3farm.web
 import pytest
 from flask import Flask
+
+import h3farm.web
 from h3farm.web import errors
 
 WEB = Path(h3farm.web.__file__).parent

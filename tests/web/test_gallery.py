@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
+
 from h3farm.web.outputs import Outputs
 from h3farm.worker.queue import Settings
 

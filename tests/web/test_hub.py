@@ -8,6 +8,7 @@ from queue import Queue
 
 import pytest
 from flask.testing import FlaskClient
+
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.web.app import describe

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
+
 from h3farm.worker.queue import Settings
 
 DAY, FOLDER = "2026-11-30", "1842-red-fox-in-snow-3f2a"

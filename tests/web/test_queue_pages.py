@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from flask.testing import FlaskClient
+
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import FIELDS
 from h3farm.worker.queue import RenderJob, RenderQueue, Settings

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+
 from h3farm.engine.progress import PHASES, Progress
 from h3farm.web import words
 from h3farm.worker.queue import quantities

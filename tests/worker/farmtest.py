@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue import RenderJob, RenderQueue, Settings
 from h3farm.worker.store import Store

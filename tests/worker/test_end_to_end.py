@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from farmtest import BOUND_S, WorkerProcess, eventually, run_to_end, wait_until_running
+from test_supervisor import free_port
+
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue, Settings, State, StoreUnavailable
-from test_supervisor import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 from farmtest import eventually, spec
+
 from h3farm.engine.spec import SpecError
 from h3farm.worker.queue import (
     InvalidTransition,

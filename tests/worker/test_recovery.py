@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from farmtest import WorkerProcess, eventually, run_to_end, spec, wait_until_running
+from rq import worker_registration
+
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue, Settings, State
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.recovery import MAX_CRASHES, live_workers, recover
-from rq import worker_registration
 
 pytestmark = pytest.mark.slow  # each test has processes of its own
 

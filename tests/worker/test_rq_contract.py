@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from farmtest import WorkerProcess, eventually, run_to_end, spec, wait_until_running
-from h3farm.worker.queue import RenderQueue, Settings, State
-from h3farm.worker.store import Store
 from rq import Queue
 from rq.command import send_shutdown_command, send_stop_job_command
 from rq.job import Job
 from rq.suspension import resume, suspend
+
+from h3farm.worker.queue import RenderQueue, Settings, State
+from h3farm.worker.store import Store
 
 pytestmark = pytest.mark.slow  # each test has processes of its own
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from farmtest import eventually, spec
+
 from h3farm.engine.errors import (
     Cancelled,
     CheckpointError,

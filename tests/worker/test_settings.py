@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from h3farm.worker.queue import Settings, SettingsError
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from farmtest import BOUND_S, eventually, spec
+
 from h3farm.worker.identity import Taken, process_start
 from h3farm.worker.queue import RenderQueue, Settings, State, StoreUnavailable
 from h3farm.worker.store import Store, StoreFailed, log_file

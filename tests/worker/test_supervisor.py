@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from farmtest import BOUND_S, STANDIN, eventually, run_to_end, spec, wait_until_running
+
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue, Settings, State, StoreUnavailable
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from farmtest import WorkerProcess, eventually, run_to_end, spec, wait_until_running
+
 from h3farm.worker.queue import RenderQueue, Settings, State
 from h3farm.worker.worker import serve
 

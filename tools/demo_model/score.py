@@ -15,6 +15,7 @@ from pathlib import Path
 
 import imageio_ffmpeg
 import numpy as np
+
 from h3farm.engine.render import Engine
 from h3farm.engine.spec import RenderSpec
 

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
+from rq import Queue
+from rq.command import send_stop_job_command
+from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.job import Job
+
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue.disk import JobFolders
 from h3farm.worker.queue.errors import (
@@ -21,10 +26,6 @@ from h3farm.worker.queue.records import Records, as_text
 from h3farm.worker.queue.settings import Settings
 from h3farm.worker.queue.states import OVER, Priority, State
 from h3farm.worker.queue.watch import Watch
-from rq import Queue
-from rq.command import send_stop_job_command
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
-from rq.job import Job
 
 # With a second RQ queue RQ pops without its intermediate list, and a crash can lose a job.
 QUEUE_NAME = "h3farm"

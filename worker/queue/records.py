@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, cast
 
+from redis import Redis
+from redis.client import Pipeline
+
 from h3farm.engine.progress import Progress
 from h3farm.worker.queue.disk import JobFolders
 from h3farm.worker.queue.errors import InvalidTransition, UnknownJob
 from h3farm.worker.queue.job import JobEvent, RenderJob, stamp, utc_now
 from h3farm.worker.queue.states import OVER, State, check_transition, sources
-from redis import Redis
-from redis.client import Pipeline
 
 EVENTS = "h3farm:events"
 MODELS = "h3farm:models"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from h3farm.worker.queue.errors import SettingsError
 from redis.connection import parse_url
+
+from h3farm.worker.queue.errors import SettingsError
 
 DEFAULT_PORT = 8642
 # A Unix socket's path has 104 bytes on macOS and 108 on Linux, the closing zero included.

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Self
 
 import redis
+
 from h3farm.worker.queue.errors import StoreUnavailable
 from h3farm.worker.queue.job import JobEvent
 from h3farm.worker.queue.records import EVENTS
