@@ -133,6 +133,18 @@ class Model:
         ]
 
 
+def tensor_faults(path: Path) -> list[str]:
+    """What opening the model finds wrong with it, in one sentence; empty when everything fits.
+
+    Takes milliseconds at any size: headers are read, weights are not.
+    """
+    try:
+        with Context(threads=1) as context, Model(context, path):
+            return []
+    except EngineError as error:
+        return [str(error)]
+
+
 def _small_identity(path: Path, root: Path) -> dict[str, Any]:
     data = path.read_bytes()
     return {

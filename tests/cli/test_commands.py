@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -113,6 +114,20 @@ def test_a_model_is_described_by_name_or_path(
     )
     assert json.loads(by_path.out)[0]["name"] == "tiny-h3"
     assert "transformer" in h3farm("model", "info").out
+
+
+def test_a_tensor_that_does_not_fit_is_told_before_a_render_is_tried(
+    h3farm: H3farm, tmp_path: Path
+) -> None:
+    """The configs agree with each other, and one tensor has a name that is no one's."""
+    model = tmp_path / "odd"
+    shutil.copytree(TINY / "FL2VA", model)
+    path = model / "audio_vae" / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"dec_in_proj.bias"', b'"dec_in_proj.bios"', 1))
+    answer = h3farm("model", "info", str(model))
+    assert answer.code == 1
+    assert "problem: " in answer.out
+    assert "dec_in_proj.bios" in answer.out
 
 
 def test_an_unknown_model_is_one_sentence(h3farm: H3farm) -> None:

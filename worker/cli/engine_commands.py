@@ -100,10 +100,14 @@ def model_list(arguments: argparse.Namespace, settings: Settings) -> int:
 def model_info(arguments: argparse.Namespace, settings: Settings) -> int:
     """What models hold; 1 when something is wrong with one of them."""
     from h3farm.engine.checkpoints import describe, find_models  # noqa: PLC0415
+    from h3farm.engine.model import tensor_faults  # noqa: PLC0415
 
     found = find_models(settings.models)
     wanted: list[Path] = [_locate(name, found) for name in arguments.models] or list(found.values())
     infos = [describe(path) for path in wanted]
+    for info, path in zip(infos, wanted, strict=True):
+        if not info["problems"]:
+            info["problems"] = tensor_faults(path)
     if arguments.json:
         words.print_json(infos)
     elif not infos:
