@@ -7,6 +7,7 @@ below the limit.
 """
 
 import json
+import math
 import struct
 import sys
 import tempfile
@@ -47,48 +48,62 @@ CONFIG = DitConfig(
 )
 
 
-def shapes(c: DitConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors of a transformer with one block, by official name."""
+def block_shapes(c: DitConfig, name: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of one block, AdaLN aside."""
     inner = c.heads * c.head_dim
+    return {
+        f"{name}.norm1.weight": (c.hidden,),
+        f"{name}.norm2.weight": (c.hidden,),
+        f"{name}.attn.q_norm.weight": (c.head_dim,),
+        f"{name}.attn.k_norm.weight": (c.head_dim,),
+        f"{name}.attn.qkv_proj.weight": (3 * inner, c.hidden),
+        f"{name}.attn.out_proj.weight": (c.hidden, inner),
+        f"{name}.mlp.fc1.weight": (2 * c.ffn, c.hidden),
+        f"{name}.mlp.fc2.weight": (c.hidden, c.ffn),
+    }
+
+
+def shapes(c: DitConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of a transformer, by official name."""
     linear = {
         "video_patch_proj": (c.hidden, c.video_dim),
         "audio_patch_proj": (c.hidden, c.audio_dim),
         "condition_proj": (c.hidden, c.text_dim),
         "time_embedder.proj_in": (c.time_hidden, c.freq_dim),
         "time_embedder.proj_out": (c.time_dim, c.time_hidden),
-        "blocks.0.adaln_proj.linear": (18 * c.hidden, c.time_dim),
         "final_layer.adaln_proj.linear": (2 * c.hidden, c.time_dim),
         "final_layer.video_out": (c.video_dim, c.hidden),
         "final_layer.audio_out": (c.audio_dim, c.hidden),
-    }
-    out: dict[str, tuple[int, ...]] = {}
-    for name, shape in linear.items():
-        out |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    return out | {
+    } | {f"blocks.{i}.adaln_proj.linear": (18 * c.hidden, c.time_dim) for i in range(c.layers)}
+    out: dict[str, tuple[int, ...]] = {
         "token_refiner.final_norm.weight": (c.hidden,),
         "final_layer.norm.weight": (c.hidden,),
-        "blocks.0.norm1.weight": (c.hidden,),
-        "blocks.0.norm2.weight": (c.hidden,),
-        "blocks.0.attn.q_norm.weight": (c.head_dim,),
-        "blocks.0.attn.k_norm.weight": (c.head_dim,),
-        "blocks.0.attn.qkv_proj.weight": (3 * inner, c.hidden),
-        "blocks.0.attn.out_proj.weight": (c.hidden, inner),
-        "blocks.0.mlp.fc1.weight": (2 * c.ffn, c.hidden),
-        "blocks.0.mlp.fc2.weight": (c.hidden, c.ffn),
     }
+    for name, shape in linear.items():
+        out |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for i in range(c.refiner_layers):
+        out |= block_shapes(c, f"token_refiner.blocks.{i}")
+    for i in range(c.layers):
+        out |= block_shapes(c, f"blocks.{i}")
+    return out
 
 
-def write_checkpoint(path: Path) -> None:
-    """All of `shapes` in bf16: random values of about +-0.02."""
-    rng = np.random.default_rng(0)
+def header_of(c: DitConfig) -> tuple[bytes, int]:
+    """A safetensors file's beginning for all of `shapes` in bf16, and the bytes of its data."""
     header, offset = {}, 0
-    for name, shape in shapes(CONFIG).items():
-        end = offset + 2 * int(np.prod(shape))
+    for name, shape in shapes(c).items():
+        end = offset + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
         offset = end
     encoded = json.dumps(header).encode()
+    return struct.pack("<Q", len(encoded)) + encoded, offset
+
+
+def write_checkpoint(path: Path) -> None:
+    """The transformer of CONFIG: random values of about +-0.02."""
+    rng = np.random.default_rng(0)
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(encoded)) + encoded)
+        file.write(header_of(CONFIG)[0])
         for shape in shapes(CONFIG).values():
             values = rng.random(shape, np.float32) * 0.04 - 0.02
             (values.view(np.uint32) >> 16).astype(np.uint16).tofile(file)
