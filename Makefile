@@ -10,7 +10,7 @@ TYPES := build/mypy/h3farm
 
 # The farm of `make demo` and `make run` knows the user's models and the tiny one of this repository.
 export H3FARM_HOME ?= $(HOME)/h3farm
-export H3FARM_MODELS ?= $(H3FARM_HOME)/models:$(CURDIR)/tests/golden/tiny-h3
+export H3FARM_MODELS := $(or $(H3FARM_MODELS),$(H3FARM_HOME)/models):$(CURDIR)/tests/golden/tiny-h3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test run setup setup-tests browser quick lint types test-fast test-c test-asan test-tsan \
