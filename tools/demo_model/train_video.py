@@ -15,7 +15,7 @@ from .training import Plan, Stage, batch_rng, load_average
 from .world import paint
 
 IMAGE_STEPS = 500  # of JOINT's steps; pictures are a tenth of the price and teach edges and colours
-JOINT = Plan(steps=1600, lr=1.5e-3, muon_lr=2e-3, decay=0.995)
+JOINT = Plan(steps=2400, lr=1.5e-3, muon_lr=2e-3, decay=0.995)
 DECODER = Plan(steps=3000, lr=1e-3, muon_lr=1.5e-3, decay=0.998, flat=0.4)
 LENGTH_PENALTY = 1e-3  # on the squared latents: with noise of fixed width this bounds their scale
 LATENT_NOISE = (
