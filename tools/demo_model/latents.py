@@ -1,5 +1,6 @@
 """Encodes scenes once: latents, keyframe latents and captions, in shards on disk."""
 
+import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Group:
 GROUPS = tuple(
     Group(shape=Shape(width=width, height=height, frames=frames), scenes=scenes)
     for width, height, frames, scenes in (
-        (128, 128, 22, 3000),
+        (128, 128, 22, 4000),
         (192, 128, 22, 700),
         (128, 192, 22, 700),
         (128, 128, 39, 500),
@@ -56,9 +57,9 @@ def scene_of(group: Group, index: int) -> Scene:
     key = [SEED, 2, shape.width, shape.height, shape.frames, index]
     rng = np.random.default_rng(key)
     kind = rng.random()
-    if kind < 0.82:
-        return lone_scene(rng, shape, through=0.25)
-    count = 3 if shape.width != shape.height and kind > 0.94 else 2
+    if kind < 0.88:
+        return lone_scene(rng, shape, through=0.15)
+    count = 3 if shape.width != shape.height and kind > 0.95 else 2
     return lane_scene(rng, shape, count)
 
 
@@ -99,21 +100,24 @@ def build_shard(path: Path, group: Group, start: int, codecs: Codecs, words: Voc
 
 
 def build_all(work: Path) -> None:
-    """Every shard; a little of each group first, so that training may start early."""
-    vocabulary, codecs = Vocabulary(work / "tokenizer"), load_codecs(work)
+    """Every shard, in as many processes as torch may use threads."""
     (work / "latents").mkdir(exist_ok=True)
-    most = max(group.scenes for group in GROUPS) // SHARD
-    order = sorted(
-        (shard * SHARD / group.scenes, i, shard)
-        for i, group in enumerate(GROUPS)
-        for shard in range(most)
-        if shard * SHARD < group.scenes
-    )
-    for done, (_, i, shard) in enumerate(order):
-        path = work / "latents" / f"{GROUPS[i].name}-{shard:03d}.pt"
-        build_shard(path, GROUPS[i], shard * SHARD, codecs, vocabulary)
+    processes = torch.get_num_threads()
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.starmap(_build_part, [(work, part, processes) for part in range(processes)])
+
+
+def _build_part(work: Path, part: int, parts: int) -> None:
+    """Every `parts`th shard, from `part` on."""
+    torch.set_num_threads(1)
+    vocabulary, codecs = Vocabulary(work / "tokenizer"), load_codecs(work)
+    order = [(group, start) for group in GROUPS for start in range(0, group.scenes, SHARD)]
+    mine = order[part::parts]
+    for done, (group, start) in enumerate(mine):
+        path = work / "latents" / f"{group.name}-{start // SHARD:03d}.pt"
+        build_shard(path, group, start, codecs, vocabulary)
         if done % 10 == 0:
-            print(f"latents: {done + 1} of {len(order)} shards", flush=True)
+            print(f"latents: {done + 1} of {len(mine)} shards", flush=True)
 
 
 @dataclass(frozen=True, slots=True)
