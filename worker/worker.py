@@ -17,8 +17,8 @@ from h3farm.engine.errors import EngineError
 from h3farm.worker.identity import ProcessLock, Taken
 from h3farm.worker.jobs import RUNNER
 from h3farm.worker.queue import RenderQueue, Settings, SettingsError, StoreUnavailable
+from h3farm.worker.queue.core import store_errors
 from h3farm.worker.queue.process import end_with_parent, log_to
-from h3farm.worker.queue.queue import store_errors
 from h3farm.worker.recovery import live_workers, recover
 from h3farm.worker.resident import HEARTBEAT_GRACE_S, HEARTBEAT_S, ResidentWorker
 from h3farm.worker.runner import RenderEngine, Runner

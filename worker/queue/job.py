@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue.states import OVER, Priority, State
+
+# Fields that are found on reading, or mean nothing after a restart.
+PASSING = frozenset({"position", "waits", "progress"})
 
 
 def utc_now() -> datetime:
@@ -23,19 +26,29 @@ def stamp(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderJob:
-    """A spec and its life. Times are UTC ISO 8601 strings.
+    """A spec and its life. Times are UTC ISO 8601 strings (see `stamp`).
 
     position: 0 for the job that runs next; None unless it waits in the queue.
+    waits: why it waits, a sentence; None unless it waits. Both are found on reading, never stored.
     result: what the engine made (`folder`, `video`, `poster`, `sidecar`, ...); only when done.
     error: `sentence`, `kind` (a word for programs) and `remedy` (what to do); only when failed.
-    attempts: how often a worker began it. cancel_requested: running, but about to be cancelled.
+    attempts: how often a worker began it. crashes: how often one died over it.
+    execution: the token of the running execution; every wish and every end must name it.
+    wish: what is asked of the running job: "cancel", "pause" (both at once) or "yield" (at its next
+    resume point, back into the queue).
+    not_before, paused_until: moments; window: "22:00-07:00", local time, may cross midnight.
+    place: where the last resume point stands ("denoise 12 of 20"). crash_places: the place at each
+    crash. interruptions: `at`, `place`, `reason`, `resumed_at`, for the sidecar.
+    batch, batch_index: the batch it came with, and its number there. key: the idempotency key.
+    same_as: the job that made the same video. rung: the named change it is rendered with after a
+    failure. retries: the rungs tried before.
     """
 
     id: str
-    spec: RenderSpec
     state: State
     priority: Priority
     position: int | None = None
+    waits: str | None = None
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
@@ -44,12 +57,31 @@ class RenderJob:
     error: dict[str, str] | None = None
     attempts: int = 0
     crashes: int = 0
-    cancel_requested: bool = False
+    execution: str | None = None
+    wish: str | None = None
+    not_before: str | None = None
+    window: str | None = None
+    paused_until: str | None = None
+    place: str | None = None
+    crash_places: list[str] = field(default_factory=list)
+    interruptions: list[dict[str, Any]] = field(default_factory=list)
+    batch: str | None = None
+    batch_index: int | None = None
+    key: str | None = None
+    same_as: str | None = None
+    rung: str | None = None
+    retries: list[str] = field(default_factory=list)
+    spec: RenderSpec
 
     @property
     def over(self) -> bool:
         """Whether the job is done, failed or cancelled."""
         return self.state in OVER
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether it is about to be cancelled."""
+        return self.wish == "cancel"
 
     def at(self, position: int | None) -> Self:
         """The same job at another place of the queue."""
@@ -57,48 +89,33 @@ class RenderJob:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON."""
-        return {
-            "id": self.id,
+        record = {each.name: getattr(self, each.name) for each in fields(self)}
+        return record | {
             "state": str(self.state),
             "priority": str(self.priority),
-            "position": self.position,
-            "created_at": self.created_at,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "attempts": self.attempts,
-            "crashes": self.crashes,
-            "cancel_requested": self.cancel_requested,
             "progress": self.progress.to_json() if self.progress else None,
-            "result": self.result,
-            "error": self.error,
             "spec": self.spec.to_json(),
         }
 
     def durable(self) -> dict[str, Any]:
         """What the job's folder keeps: everything that means something after a restart."""
-        record = self.to_json()
-        del record["position"], record["progress"]
-        return record
+        return {name: value for name, value in self.to_json().items() if name not in PASSING}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`; what a record of a job folder lacks gets its default."""
+        """The inverse of `to_json`; what a record lacks gets its default, and what it has that we
+        do not know (of another version) is left alone.
+        """
+        known = {each.name: record[each.name] for each in fields(cls) if each.name in record}
         progress = record.get("progress")
         return cls(
-            id=record["id"],
-            spec=RenderSpec.from_json(record["spec"]),
-            state=State(record["state"]),
-            priority=Priority(record["priority"]),
-            position=record.get("position"),
-            created_at=record["created_at"],
-            started_at=record.get("started_at"),
-            ended_at=record.get("ended_at"),
-            progress=Progress.from_json(progress) if progress else None,
-            result=record.get("result"),
-            error=record.get("error"),
-            attempts=record.get("attempts", 0),
-            crashes=record.get("crashes", 0),
-            cancel_requested=bool(record.get("cancel_requested")),
+            **known
+            | {
+                "spec": RenderSpec.from_json(record["spec"]),
+                "state": State(record["state"]),
+                "priority": Priority(record["priority"]),
+                "progress": Progress.from_json(progress) if progress else None,
+            }
         )
 
 

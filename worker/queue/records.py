@@ -26,6 +26,7 @@ from h3farm.worker.queue.states import OVER, State, check_transition, sources
 EVENTS = "h3farm:events"
 MODELS = "h3farm:models"
 PLAIN = frozenset({"state", "priority"})  # read by the scripts below
+UNSTORED = frozenset({"id", "position", "waits"})
 
 # ARGV: id, new state, allowed old states as ",a,b,", score, event, then fields and values.
 MOVE = """
@@ -106,9 +107,7 @@ class Records:
 
     def create(self, job: RenderJob, pipeline: "Pipeline") -> None:
         """Add the record of a new job to a transaction."""
-        fields = {
-            name: value for name, value in job.to_json().items() if name not in {"id", "position"}
-        }
+        fields = {name: value for name, value in job.to_json().items() if name not in UNSTORED}
         pipeline.hset(record_key(job.id), mapping=encode(fields))
         pipeline.zadd(state_key(job.state), {job.id: milliseconds(self.clock())})
         pipeline.publish(EVENTS, self._event(job.id, "state", job.state))
@@ -171,14 +170,14 @@ class Records:
                 pipeline.hset(record_key(job_id), mapping=encode({"progress": progress.to_json()}))
                 event = self._event(job_id, "progress", State.RUNNING, progress)
                 pipeline.publish(EVENTS, event)
-            pipeline.hget(record_key(job_id), "cancel_requested")
+            pipeline.hget(record_key(job_id), "wish")
             pipeline.hget(rq_job_key, "status")
             *_, requested, status = pipeline.execute()
-        return requested == b"true" or status in (None, b"canceled")
+        return requested == b'"cancel"' or status in (None, b"canceled")
 
     def request_cancel(self, job_id: str) -> None:
         """Leave the wish where the worker looks before and while it runs a job."""
-        self._connection.hset(record_key(job_id), mapping=encode({"cancel_requested": True}))
+        self._connection.hset(record_key(job_id), mapping=encode({"wish": "cancel"}))
 
     def ids(self, state: State, newest: int | None = None) -> list[tuple[str, float]]:
         """Ids in a state with their scores, oldest first; `newest`: only so many, the last ones."""

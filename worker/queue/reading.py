@@ -1,0 +1,114 @@
+"""Looking at the queue: jobs, counts, models, worker."""
+
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from h3farm.worker.queue.core import WORKER_NAME, QueueCore, store_errors
+from h3farm.worker.queue.errors import InvalidTransition
+from h3farm.worker.queue.job import RenderJob, WorkerStatus, stamp
+from h3farm.worker.queue.records import as_text
+from h3farm.worker.queue.states import OVER, State
+from h3farm.worker.queue.watch import Watch
+
+
+class Reading(QueueCore):
+    """The part of the queue that is asked."""
+
+    def get(self, job_id: str) -> RenderJob:
+        """One job; UnknownJob."""
+        with store_errors(self.settings):
+            job = self._settle_strays([self.records.get(job_id)])[0]
+            return job.at(self._positions().get(job_id)) if job.state is State.QUEUED else job
+
+    def list(
+        self, states: Collection[str] | None = None, limit: int | None = None
+    ) -> list[RenderJob]:
+        """The jobs as a line of time, newest last: those that are over (by their end), those that
+        run, those that wait (in the order in which they will run).
+
+        states: only these. limit: of the jobs that are over at most so many, the newest; the others
+        are always all there.
+        """
+        wanted = [state for state in State if states is None or state in states]
+        with store_errors(self.settings):
+            over = [
+                row for state in wanted if state in OVER for row in self.records.ids(state, limit)
+            ]
+            over.sort(key=lambda row: row[1])
+            kept = over if limit is None else over[len(over) - min(limit, len(over)) :]
+            positions = self._positions()
+            live = [row for state in wanted if state not in OVER for row in self.records.ids(state)]
+            jobs = self.records.get_many(job_id for job_id, _ in [*kept, *live])
+            jobs = [job.at(positions.get(job.id)) for job in self._settle_strays(jobs, positions)]
+        # A job may have moved on while we read: what it is now decides.
+        return sorted((job for job in jobs if job.state in wanted), key=_time_line)
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state; every state has a key."""
+        with store_errors(self.settings):
+            return {str(state): count for state, count in self.records.counts().items()}
+
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The models that jobs may name, with what `h3farm model info` says of them; empty when
+        there are none or no worker has looked yet.
+        """
+        with store_errors(self.settings):
+            return self.records.models() or {}
+
+    def worker(self) -> WorkerStatus | None:
+        """The worker, or None when none runs."""
+        with store_errors(self.settings):
+            raw = self.connection.hgetall(f"rq:worker:{WORKER_NAME}")
+        row = {as_text(name): as_text(value) for name, value in raw.items()}
+        if "pid" not in row or "death" in row:
+            return None
+        return WorkerStatus(
+            name=WORKER_NAME,
+            host=row.get("hostname", ""),
+            pid=int(row["pid"]),
+            state={"started": "starting"}.get(row.get("state", ""), row.get("state", "starting")),
+            job_id=row.get("current_job"),
+            heartbeat_at=row.get("last_heartbeat", ""),
+        )
+
+    def watch(self, timeout_s: float = 1.0) -> Watch:
+        """Follow what happens to the jobs; see Watch."""
+        return Watch(self.connection, timeout_s, self.settings.store_name)
+
+    def _positions(self) -> dict[str, int]:
+        ids = self.connection.lrange(self.rq_queue.key, 0, -1)
+        return {as_text(job_id): place for place, job_id in enumerate(ids)}
+
+    def _settle_strays(
+        self, jobs: Sequence[RenderJob], positions: dict[str, int] | None = None
+    ) -> Sequence[RenderJob]:
+        """Take over what RQ's own tools did: a job of ours that waits, but which RQ has cancelled
+        or deleted, is cancelled.
+        """
+        if not any(job.state is State.QUEUED for job in jobs):
+            return jobs
+        placed = self._positions() if positions is None else positions
+        return [
+            self._settled(job) if job.state is State.QUEUED and job.id not in placed else job
+            for job in jobs
+        ]
+
+    def _settled(self, job: RenderJob) -> RenderJob:
+        rq_job = self.fetch_rq_job(job.id)
+        if rq_job is not None and not rq_job.is_canceled:
+            return job  # just popped, and about to run
+        with contextlib.suppress(InvalidTransition):
+            return self.records.move(job.id, State.CANCELLED, ended_at=stamp(self._clock()))
+        return self.records.get(job.id)
+
+
+def _time_line(job: RenderJob) -> tuple[int, str, int]:
+    """Over, running, waiting in the order of the queue, waiting outside of it."""
+    if job.over:
+        return 0, job.ended_at or job.created_at, 0
+    if job.state is State.RUNNING:
+        return 1, job.started_at or "", 0
+    if job.position is not None:
+        return 2, "", job.position
+    return (2, "", -1) if job.state is State.QUEUED else (3, job.created_at, 0)
