@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from h3farm.engine import costs
+from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
 from h3farm.engine.durable import disk_errors
 from h3farm.engine.errors import DiskError, OutOfMemory
 from h3farm.engine.machine import Machine
@@ -41,8 +42,8 @@ def check_disk(machine: Machine, spec: RenderSpec, *, work: Path, outputs: Path)
     """DiskError when the work files and the output do not fit where they will be."""
     wanted: dict[int, tuple[int, int, Path]] = {}
     for folder, size in (
-        (work, costs.disk_for_work(spec)),
-        (outputs, costs.disk_for_output(spec)),
+        (work, disk_for_work(spec)),
+        (outputs, disk_for_output(spec)),
     ):
         with disk_errors(f"cannot look at {folder}"):
             device, free = machine.free_disk(folder)

@@ -26,7 +26,14 @@ from h3farm.engine._latents import Latents, denormalised
 from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas, version
 from h3farm.engine.durable import disk_errors, write_durably
 from h3farm.engine.errors import Cancelled, NumericError
-from h3farm.engine.geometry import AUDIO_CHANNELS, FPS, audio_latents, latent_size, video_latents
+from h3farm.engine.geometry import (
+    AUDIO_CHANNELS,
+    FPS,
+    audio_latents,
+    latent_size,
+    samples_for,
+    video_latents,
+)
 from h3farm.engine.machine import Machine
 from h3farm.engine.media import Clip, Ffmpeg
 from h3farm.engine.model import Model
@@ -105,7 +112,7 @@ class _Render:
         self.clock = Clock()
         self.work = job.work / "render"
         self.latent = (video_latents(self.spec.frames), *latent_size(*self._canvas()))
-        self.samples = media.samples_for(self.spec.frames) if self.spec.audio else None
+        self.samples = samples_for(self.spec.frames) if self.spec.audio else None
         self.grids: tuple[Floats, Floats] = (np.empty(0, np.float32), np.empty(0, np.float32))
         self.log: list[str] = []
         self.estimate: Estimate | None = None

@@ -94,3 +94,8 @@ def canvas_for_aspect(
         wide, high = wide * scale, high * scale
     width, height = (max(multiple, multiple * round(side / multiple)) for side in (wide, high))
     return width, height
+
+
+def samples_for(frames: int) -> int:
+    """Samples per channel that last as long as `frames` frames, to the nearest."""
+    return round(frames * SAMPLE_RATE / FPS)

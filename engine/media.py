@@ -56,11 +56,6 @@ class Clip:
         return self.width * self.height * 3
 
 
-def samples_for(frames: int) -> int:
-    """Samples per channel that last as long as `frames` frames, to the nearest."""
-    return round(frames * SAMPLE_RATE / FPS)
-
-
 class Ffmpeg:
     """Starts ffmpeg, one at a time, and can stop it from another thread."""
 

@@ -14,6 +14,7 @@ PARTS = ("engine", "worker", "web", "comfyui")
 # Modules of ours that load anywhere: no compiled library, no package beyond what is named.
 STANDARD_LIBRARY_ONLY = (
     "h3farm.engine",
+    "h3farm.engine.disk_sizes",
     "h3farm.engine.durable",
     "h3farm.engine.errors",
     "h3farm.engine.geometry",

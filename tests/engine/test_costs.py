@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from h3farm.engine import costs, packing
+from h3farm.engine import packing
 from h3farm.engine._native import Context, sigmas
 from h3farm.engine.costs import Networks, memory_by_phase, rows_of, tiles_of, work_by_phase
+from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
 from h3farm.engine.geometry import audio_latents, latent_size, video_latents
 from h3farm.engine.model import Model
 from h3farm.engine.spec import RenderSpec
@@ -122,5 +123,5 @@ def test_no_phase_takes_more_than_was_predicted(wanted: RenderSpec, tokens: int)
 def test_disk_is_counted_for_what_is_kept() -> None:
     plain = spec(96, 64, 22)
     pictures = RenderSpec.from_json(plain.to_json() | {"keep_frames": True})
-    assert costs.disk_for_work(plain) == 22 * 96 * 64 * 3 + 29_333 * 2 * 4
-    assert costs.disk_for_output(pictures) - costs.disk_for_output(plain) == 22 * 96 * 64 * 3
+    assert disk_for_work(plain) == 22 * 96 * 64 * 3 + 29_333 * 2 * 4
+    assert disk_for_output(pictures) - disk_for_output(plain) == 22 * 96 * 64 * 3

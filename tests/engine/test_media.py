@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from h3farm.engine.errors import Cancelled, DiskError, MediaError
+from h3farm.engine.geometry import samples_for
 from h3farm.engine.media import (
     Clip,
     Ffmpeg,
     encode_video,
     read_comment,
-    samples_for,
     top_level_atoms,
     verify_video,
     write_frames,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from h3farm.engine.media import Clip, Ffmpeg, samples_for, verify_video
+from h3farm.engine.geometry import samples_for
+from h3farm.engine.media import Clip, Ffmpeg, verify_video
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue import OVER, RenderJob, RenderQueue, State
 from h3farm.worker.queue.records import as_text
