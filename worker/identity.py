@@ -1,9 +1,11 @@
 """Who a process is, beyond its pid, and the locks that a process holds for as long as it lives."""
 
+import contextlib
 import fcntl
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,6 +78,30 @@ class ProcessLock:
     def __exit__(self, *_: object) -> None:
         """Let go."""
         self.release()
+
+
+@contextlib.contextmanager
+def folder_locked(path: Path) -> Iterator[bool]:
+    """Hold a folder meanwhile; False when another process has it, when it is gone, or on a file
+    system without locks.
+    """
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _locked(lock)
+    finally:
+        os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _parsed(text: str) -> dict[str, Any]:

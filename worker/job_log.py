@@ -1,16 +1,24 @@
-"""The log of each job."""
+"""The log of each job: writing it, and following it."""
 
+import codecs
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
+
+# A job that is begun again and again must not fill the disk: its newest lines are kept.
+LOG_BYTES = 2_000_000
 
 
 @contextlib.contextmanager
 def job_log(path: Path) -> Iterator[None]:
     """Keep what the farm logs meanwhile in the job's file too, tracebacks included."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = RotatingFileHandler(
+        path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace"
+    )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logger = logging.getLogger("h3farm")
     logger.addHandler(handler)
@@ -19,3 +27,41 @@ def job_log(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+def older(path: Path) -> Path:
+    """Where the lines before those of a log are, if it has become long."""
+    return path.with_name(f"{path.name}.1")
+
+
+class LogReader:
+    """Reads a log to its end, again and again, through the renaming of one that became long."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self._path = path
+        self._file: int | None = None
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self) -> str:
+        """What was written since the last call; at first everything that is kept."""
+        if self._file is None:
+            return self._rest(older(self._path), 0) + self._rest(self._path, 0)
+        try:
+            renamed = self._path.stat().st_ino != self._file
+        except OSError:
+            return ""
+        if not renamed:
+            return self._rest(self._path, self._offset)
+        return self._rest(older(self._path), self._offset) + self._rest(self._path, 0)
+
+    def _rest(self, path: Path, offset: int) -> str:
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read()
+                self._file, self._offset = os.fstat(file.fileno()).st_ino, offset + len(data)
+        except OSError:
+            return ""
+        return self._decoder.decode(data)

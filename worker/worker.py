@@ -21,6 +21,7 @@ from h3farm.worker.queue.core import store_errors
 from h3farm.worker.queue.process import end_with_parent, log_to
 from h3farm.worker.recovery import live_workers, recover
 from h3farm.worker.resident import HEARTBEAT_GRACE_S, HEARTBEAT_S, ResidentWorker
+from h3farm.worker.retention import Sweeper
 from h3farm.worker.runner import RenderEngine, Runner
 
 logger = logging.getLogger(__name__)
@@ -70,11 +71,17 @@ def serve(
                 runner = Runner(queue, engine, find_models)
                 RUNNER.set(runner)
                 models = ModelList(queue, find_models, describe)
+                sweeper = Sweeper(queue)
+
+                def look_around() -> None:
+                    models.publish()
+                    sweeper.tick()
+
                 worker = ResidentWorker(
                     queue,
                     connection,
                     runner,
-                    look_around=models.publish,
+                    look_around=look_around,
                     heartbeat_s=heartbeat_s,
                     heartbeat_grace_s=heartbeat_grace_s,
                 )

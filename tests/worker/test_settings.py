@@ -24,6 +24,7 @@ def test_every_variable_is_read() -> None:
             "REDIS_URL": "redis://host:6379/1",
             "H3FARM_PORT": "9000",
             "H3FARM_THREADS": "3",
+            "H3FARM_KEEP": "30",
         }
     )
     assert settings == Settings(
@@ -33,6 +34,7 @@ def test_every_variable_is_read() -> None:
         redis_url="redis://host:6379/1",
         port=9000,
         threads=3,
+        keep_days=30,
     )
 
 

@@ -14,6 +14,7 @@ from h3farm.engine.progress import Progress
 from h3farm.engine.spec import SpecError
 from h3farm.worker.cli import exits, words
 from h3farm.worker.cli.spec_options import given_fields, make_spec
+from h3farm.worker.identity import folder_locked
 from h3farm.worker.queue import Settings, quantities
 
 
@@ -50,6 +51,7 @@ def render(arguments: argparse.Namespace, settings: Settings) -> int:
         with (
             _ended_like_ctrl_c(),
             tempfile.TemporaryDirectory(prefix=".work-", dir=outputs) as work,
+            folder_locked(Path(work)),  # `h3farm clean` leaves it alone for as long as we live
             Engine(threads=settings.threads) as engine,
         ):
             result = engine.render(

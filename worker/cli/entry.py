@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from h3farm.worker.cli import engine_commands, exits, job_commands
+from h3farm.worker.cli import engine_commands, exits, job_commands, upkeep_commands
 from h3farm.worker.cli.spec_options import add_spec_options
 from h3farm.worker.queue import Priority, Settings, State
 from h3farm.worker.supervisor import run as run_farm
@@ -82,6 +82,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_cancel(commands)
     _add_status(commands)
+    _add_logs(commands)
+    _add_clean(commands)
     _add_render(commands)
     _add_model(commands)
     _add_selftest(commands)
@@ -211,6 +213,52 @@ def _add_status(commands: "Commands[argparse.ArgumentParser]") -> None:
         "show whether the farm runs, what its worker does, and where the dashboard is",
         examples="  h3farm status\n",
     )
+
+
+def _add_logs(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "logs",
+        upkeep_commands.logs,
+        "print what a job's log says; the farm need not run",
+        examples="  h3farm logs 1130-1842-3f2a\n  h3farm logs 1130-1842-3f2a --follow\n",
+    )
+    parser.add_argument("job", metavar="JOB", help="the job's id")
+    parser.add_argument(
+        "--follow", action="store_true", help="go on with what comes, until the job is over"
+    )
+
+
+def _add_clean(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "clean",
+        upkeep_commands.clean,
+        "delete what is past its time: work files of jobs that are over, records without a video",
+        more="Videos are never\ntouched. Work files of a failed job are kept 7 days (H3FARM_KEEP), "
+        "records of\njobs that have no video (any more) 90 days. What renders that were killed "
+        "have left\ngoes too.",
+        examples="  h3farm clean --dry-run\n  h3farm clean --work --failed --older-than 0\n",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only list what would go, with sizes"
+    )
+    parser.add_argument(
+        "--older-than",
+        type=_days,
+        metavar="DAYS",
+        help="instead of 7 and 90 days since the job's end; 0: whatever is over",
+    )
+    parser.add_argument("--work", action="store_true", help="no records: work files only")
+    parser.add_argument(
+        "--failed", action="store_true", help="only what failed and cancelled jobs have left"
+    )
+
+
+def _days(text: str) -> float:
+    if not text.isdecimal() or len(text) > 5:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of days from 0 up")
+    return float(text)
 
 
 def _add_render(commands: "Commands[argparse.ArgumentParser]") -> None:

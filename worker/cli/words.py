@@ -33,6 +33,11 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def printable(text: str) -> str:
+    """Lines without what would move the cursor or change the terminal's state."""
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+
+
 def columns(text: str) -> int:
     """How many columns a text takes: letters of east Asian scripts take two, accents none."""
     return sum(

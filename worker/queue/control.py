@@ -34,6 +34,17 @@ class Control(Reading):
                 send_stop_job_command(self.connection, job_id, serializer=SERIALIZER)
             return self.get(job_id)
 
+    def forget(self, job_id: str) -> bool:
+        """Drop a job that is over from the store; its folder is the caller's to delete. False when
+        it has been taken up again.
+        """
+        with store_errors(self.settings):
+            if not self.records.forget(job_id):
+                return False
+            if (rq_job := self.fetch_rq_job(job_id)) is not None:
+                rq_job.delete()
+            return True
+
     def _take_out(self, job_id: str) -> bool:
         """Take a job out of the list; False when it is not in it (any more)."""
         if not self.connection.lrem(self.rq_queue.key, 1, job_id):

@@ -54,6 +54,17 @@ return redis.call('LPUSH', KEYS[1], ARGV[1])
 """
 
 
+# KEYS: the record; ARGV: id, states in which it may go as ",a,b,".
+FORGET = """
+local state = redis.call('HGET', KEYS[1], 'state')
+if not state then return 1 end
+if not string.find(ARGV[2], ',' .. state .. ',', 1, true) then return 0 end
+redis.call('DEL', KEYS[1])
+redis.call('ZREM', 'h3farm:state:' .. state, ARGV[1])
+return 1
+"""
+
+
 def record_key(job_id: str) -> str:
     """The hash of a job."""
     return f"h3farm:job:{job_id}"
@@ -104,6 +115,7 @@ class Records:
         self.clock = clock
         self._move = connection.register_script(MOVE)
         self._insert = connection.register_script(INSERT)
+        self._forget = connection.register_script(FORGET)
 
     def create(self, job: RenderJob, pipeline: "Pipeline") -> None:
         """Add the record of a new job to a transaction."""
@@ -178,6 +190,11 @@ class Records:
     def request_cancel(self, job_id: str) -> None:
         """Leave the wish where the worker looks before and while it runs a job."""
         self._connection.hset(record_key(job_id), mapping=encode({"wish": "cancel"}))
+
+    def forget(self, job_id: str) -> bool:
+        """Drop the record of a job that is over; False when it has been taken up again."""
+        over = f",{','.join(OVER)},"
+        return bool(self._forget(keys=[record_key(job_id)], args=[job_id, over]))
 
     def ids(self, state: State, newest: int | None = None) -> list[tuple[str, float]]:
         """Ids in a state with their scores, oldest first; `newest`: only so many, the last ones."""

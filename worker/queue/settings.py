@@ -13,6 +13,7 @@ from redis.connection import parse_url
 from h3farm.worker.queue.errors import SettingsError
 
 DEFAULT_PORT = 8642
+DEFAULT_KEEP_DAYS = 7  # of the work files of failed jobs
 # A Unix socket's path has 104 bytes on macOS and 108 on Linux, the closing zero included.
 SOCKET_PATH_LIMIT = 100
 
@@ -27,11 +28,12 @@ class Settings:
     redis_url: str | None = None
     port: int = DEFAULT_PORT
     threads: int = 0
+    keep_days: int = DEFAULT_KEEP_DAYS
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> "Settings":
-        """Read H3FARM_HOME, _OUTPUTS, _MODELS, _PORT, _THREADS and REDIS_URL; SettingsError names
-        the variable that cannot be used.
+        """Read H3FARM_HOME, _OUTPUTS, _MODELS, _PORT, _THREADS, _KEEP and REDIS_URL; SettingsError
+        names the variable that cannot be used.
         """
         home = _folder(env.get("H3FARM_HOME") or "~/h3farm")
         models = [item for item in env.get("H3FARM_MODELS", "").split(os.pathsep) if item]
@@ -44,6 +46,7 @@ class Settings:
             redis_url=_store_url(env.get("REDIS_URL", "")),
             port=_whole_number(env, "H3FARM_PORT", DEFAULT_PORT, 1, 65535),
             threads=_whole_number(env, "H3FARM_THREADS", 0, 0, 1024),
+            keep_days=_whole_number(env, "H3FARM_KEEP", DEFAULT_KEEP_DAYS, 0, 3650),
         )
 
     @property
