@@ -8,25 +8,34 @@ from pathlib import Path
 from h3farm.engine import costs
 from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
 from h3farm.engine.durable import disk_errors
-from h3farm.engine.errors import DiskError, OutOfMemory
+from h3farm.engine.errors import DiskFull, MemoryShort, OutOfMemory
 from h3farm.engine.machine import Machine
 from h3farm.engine.spec import RenderSpec
 
 GB, MB = 1e9, 1e6
+USABLE = 7 / 8  # of the memory: the system itself takes the rest
 
 
 def check_memory(
     machine: Machine, networks: costs.Networks, spec: RenderSpec, text_rows: int
 ) -> str:
-    """A line for the log; OutOfMemory when the largest phase needs more than the machine has."""
+    """A line for the log; OutOfMemory when the largest phase needs more than the machine has in
+    all, MemoryShort when only what is free now does not suffice.
+    """
     phases = costs.memory_by_phase(networks, spec, text_rows)
     phase, needed = max(phases.items(), key=lambda item: item[1])
     available = machine.available_memory()
-    if available is not None and needed > available:
+    total = machine.total_memory()
+    sentence = f"this render needs {needed / GB:.1f} GB of memory in its largest phase ({phase}), "
+    if total is not None and needed > total * USABLE:
         raise OutOfMemory(
-            f"this render needs {needed / GB:.1f} GB of memory in its largest phase ({phase}), "
-            f"and the machine has {available / GB:.1f} GB left: choose a smaller canvas or "
-            "fewer frames, or close other programs"
+            f"{sentence}and the machine has {total / GB:.1f} GB in all: choose a smaller canvas or "
+            "fewer frames"
+        )
+    if available is not None and needed > available:
+        raise MemoryShort(
+            f"{sentence}and {available / GB:.1f} GB are free now: close other programs, or choose "
+            "a smaller canvas or fewer frames"
         )
     return f"predicted peak of memory: {needed / GB:.2f} GB, in {phase}"
 
@@ -39,10 +48,13 @@ def check_outputs(outputs: Path) -> None:
 
 
 def check_disk(machine: Machine, spec: RenderSpec, *, work: Path, outputs: Path) -> None:
-    """DiskError when the work files and the output do not fit where they will be."""
+    """DiskFull when what is still to be written of work files and output has no room where it goes.
+
+    Asked before every phase: others fill the disk too.
+    """
     wanted: dict[int, tuple[int, int, Path]] = {}
     for folder, size in (
-        (work, disk_for_work(spec)),
+        (work, max(0, disk_for_work(spec) - _size_of(work))),
         (outputs, disk_for_output(spec)),
     ):
         with disk_errors(f"cannot look at {folder}"):
@@ -51,10 +63,15 @@ def check_disk(machine: Machine, spec: RenderSpec, *, work: Path, outputs: Path)
         wanted[device] = (before + size, free, folder)
     for needed, free, folder in wanted.values():
         if needed > free:
-            raise DiskError(
-                f"this render needs {_size(needed)} of disk at {folder}, and "
-                f"{_size(free)} are free: free some space and submit it again"
+            raise DiskFull(
+                f"disk full: this render needs {_size(needed)} at {folder}, and {_size(free)} "
+                "are free"
             )
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of the files in a folder; 0 when there is none."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _size(count: int) -> str:

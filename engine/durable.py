@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from h3farm.engine.errors import DiskError
+from h3farm.engine.errors import DiskError, DiskFull
 
 if sys.platform == "darwin":
     import fcntl
@@ -29,11 +30,15 @@ Flush = Callable[[int], None]
 
 @contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError of the block into a DiskError: `doing` is what was tried, with its path."""
+    """Turn an OSError of the block into a DiskError: `doing` is what was tried, with its path.
+
+    DiskFull when there is no room.
+    """
     try:
         yield
     except OSError as error:
-        raise DiskError(f"{doing}: {error.strerror or error}") from error
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskError
+        raise kind(f"{doing}: {error.strerror or error}") from error
 
 
 def write_durably(path: Path, data: bytes, *, flush: Flush = flush_to_platter) -> None:

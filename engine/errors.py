@@ -26,6 +26,10 @@ class OutOfMemory(EngineError):  # noqa: N818 - as malloc's own name for it
     """The machine's memory does not suffice: render smaller or shorter, or free some."""
 
 
+class MemoryShort(OutOfMemory):
+    """What is free now does not suffice, an empty machine's would: it can be tried again later."""
+
+
 class NumericError(EngineError):
     """NaN or infinity appeared in the computation: the weights are damaged or the wrong type."""
 
@@ -36,6 +40,10 @@ class MediaError(EngineError):
 
 class DiskError(EngineError):
     """A file could not be written: the disk is full or not writable."""
+
+
+class DiskFull(DiskError):  # noqa: N818
+    """The disk has no room (left): free some, and the render can go on from its resume point."""
 
 
 # What a code of csrc/h3f.h means to a caller; the codes not listed are mistakes of the caller's.

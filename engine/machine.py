@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import shutil
@@ -21,6 +22,13 @@ class Machine:
         try:
             return from_meminfo(Path("/proc/meminfo").read_text(encoding="ascii"))
         except OSError:
+            return None
+
+    def total_memory(self) -> int | None:
+        """Bytes of memory built in, None where the system does not say."""
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError):
             return None
 
     def free_disk(self, folder: Path) -> tuple[int, int]:

@@ -6,6 +6,7 @@ percent signs and leading dashes in a user's paths mean nothing to it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ from typing import BinaryIO, cast
 
 import imageio_ffmpeg
 
-from h3farm.engine.errors import Cancelled, DiskError, MediaError
+from h3farm.engine.errors import Cancelled, DiskError, DiskFull, MediaError
 from h3farm.engine.geometry import FPS, SAMPLE_RATE
 
 AAC_FRAME = 1024  # samples; an encoder may round the sound's length up to whole frames
@@ -92,7 +93,7 @@ class Ffmpeg:
         """Run to the end and give what it printed on stdout and stderr.
 
         doing: what for, for errors ("encode the video"). feed: what it reads on stdin. Raises
-        Cancelled, DiskError when the disk was full, MediaError otherwise, with the end of stderr.
+        Cancelled, DiskFull when the disk was, MediaError otherwise, with the end of stderr.
         """
         with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as complaints:
             process = self._start(doing, arguments, folder, printed.fileno(), complaints.fileno())
@@ -149,8 +150,8 @@ def _feed(process: subprocess.Popen[bytes], feed: Iterable[bytes]) -> None:
 
 def _failure(doing: str, code: int, stderr: str) -> DiskError | MediaError:
     tail = stderr.strip()[-STDERR_TAIL:]
-    if "No space left on device" in stderr:
-        return DiskError(f"cannot {doing}: no space left on the disk")
+    if any(os.strerror(number) in stderr for number in (errno.ENOSPC, errno.EDQUOT)):
+        return DiskFull(f"cannot {doing}: no space left on the disk")
     if code < 0:
         reason = f"ffmpeg was ended by {signal.Signals(-code).name}"
         return MediaError(f"cannot {doing}: {reason}{': ' if tail else ''}{tail}")

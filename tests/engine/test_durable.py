@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from h3farm.engine.durable import sync_file, write_durably
-from h3farm.engine.errors import DiskError
+from h3farm.engine.errors import DiskError, DiskFull
 
 
 def test_a_written_file_holds_the_new_content_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_failed_flush_leaves_the_old_content(tmp_path: Path) -> None:
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(DiskError) as caught:
+    with pytest.raises(DiskFull) as caught:
         write_durably(target, b"new", flush=fail)
     assert str(caught.value) == f"cannot write {target}: No space left on device"
     assert target.read_bytes() == b"old"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from h3farm.engine.errors import Cancelled, DiskError, MediaError
+from h3farm.engine.errors import Cancelled, DiskFull, MediaError
 from h3farm.engine.geometry import samples_for
 from h3farm.engine.media import (
     Clip,
@@ -220,7 +220,7 @@ def program(folder: Path, script: str) -> Path:
     [
         (
             'echo "av_interleaved_write_frame(): No space left on device" >&2; exit 228',
-            DiskError,
+            DiskFull,
             "cannot encode the video: no space left on the disk",
         ),
         (

@@ -22,8 +22,10 @@ from h3farm.engine.errors import (
     Cancelled,
     CheckpointError,
     DiskError,
+    DiskFull,
     EngineError,
     MediaError,
+    MemoryShort,
     NumericError,
     OutOfMemory,
 )
@@ -354,11 +356,14 @@ def test_what_the_progress_callback_raises_ends_the_render(render: Render, tmp_p
 class Small(Machine):
     """A machine with little of something."""
 
-    def __init__(self, *, memory: int = 1 << 40, disk: int = 1 << 40) -> None:
-        self._memory, self._disk = memory, disk
+    def __init__(self, *, memory: int = 1 << 40, free: int = 1 << 40, disk: int = 1 << 40) -> None:
+        self._memory, self._free, self._disk = memory, free, disk
+
+    def total_memory(self) -> int:
+        return self._memory
 
     def available_memory(self) -> int:
-        return self._memory
+        return self._free
 
     def free_disk(self, folder: Path) -> tuple[int, int]:
         return 0, self._disk
@@ -367,15 +372,19 @@ class Small(Machine):
 @pytest.mark.parametrize(
     ("machine", "error", "sentence"),
     [
-        (Small(memory=1000), OutOfMemory, r"needs .* GB of memory .* smaller canvas or fewer"),
-        (Small(disk=1000), DiskError, r"needs .* MB of disk .* free some space"),
+        (Small(memory=1000), OutOfMemory, r"needs .* GB of memory .* in all: choose a smaller"),
+        (Small(free=1000), MemoryShort, r"needs .* GB of memory .* 0\.0 GB are free now: close"),
+        (Small(disk=1000), DiskFull, r"disk full: .* needs .* MB at .*, and 0\.0 MB are free"),
     ],
 )
 def test_what_the_machine_lacks_is_said_before_the_work(
     machine: Machine, error: type[EngineError], sentence: str, tmp_path: Path
 ) -> None:
     seen: list[Progress] = []
-    with Engine(threads=1, machine=machine) as engine, pytest.raises(error, match=sentence):
+    with (
+        Engine(threads=1, machine=machine) as engine,
+        pytest.raises(error, match=sentence) as caught,
+    ):
         engine.render(
             spec(),
             model=TINY,
@@ -383,6 +392,7 @@ def test_what_the_machine_lacks_is_said_before_the_work(
             work=tmp_path / "work",
             on_progress=seen.append,
         )
+    assert type(caught.value) is error
     assert {progress.phase for progress in seen} == {"check"}
     assert leftovers(tmp_path) == []
 
@@ -450,7 +460,7 @@ os.execv({imageio_ffmpeg.get_ffmpeg_exe()!r}, ["ffmpeg", *arguments])
     [
         ("cat >/dev/null; echo 'no such codec' >&2; exit 3", MediaError, "no such codec"),
         ("head -c 9 >video.mp4; kill -9 $$", MediaError, "ended by SIGKILL"),
-        ("echo 'No space left on device' >&2; exit 228", DiskError, "no space left on the disk"),
+        ("echo 'No space left on device' >&2; exit 228", DiskFull, "no space left on the disk"),
     ],
     ids=["refused", "killed", "disk full"],
 )
