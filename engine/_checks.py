@@ -35,7 +35,8 @@ def check_memory(
     if available is not None and needed > available:
         raise MemoryShort(
             f"{sentence}and {available / GB:.1f} GB are free now: close other programs, or choose "
-            "a smaller canvas or fewer frames"
+            "a smaller canvas or fewer frames",
+            needed_bytes=needed,
         )
     return f"predicted peak of memory: {needed / GB:.2f} GB, in {phase}"
 

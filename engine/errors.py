@@ -29,6 +29,11 @@ class OutOfMemory(EngineError):  # noqa: N818 - as malloc's own name for it
 class MemoryShort(OutOfMemory):
     """What is free now does not suffice, an empty machine's would: it can be tried again later."""
 
+    def __init__(self, message: str, *, needed_bytes: int, status: int | None = None) -> None:
+        """needed_bytes: how much must be free."""
+        super().__init__(message, status=status)
+        self.needed_bytes = needed_bytes
+
 
 class NumericError(EngineError):
     """NaN or infinity appeared in the computation: the weights are damaged or the wrong type."""

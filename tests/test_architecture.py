@@ -18,6 +18,7 @@ STANDARD_LIBRARY_ONLY = (
     "h3farm.engine.durable",
     "h3farm.engine.errors",
     "h3farm.engine.geometry",
+    "h3farm.engine.machine",
     "h3farm.engine.progress",
     "h3farm.engine.spec",
 )

@@ -9,6 +9,7 @@ from h3farm.web.errors import BadRequestError
 from h3farm.web.farm import farm
 from h3farm.web.forms import priority_of
 from h3farm.worker.queue import Priority, State
+from h3farm.worker.queue.log_reader import LogReader
 
 MOST_JOBS = 500
 
@@ -57,6 +58,13 @@ def submit() -> tuple[JSON, int]:
 def job(job_id: str) -> JSON:
     """One job."""
     return farm().queue.get(job_id).to_json()
+
+
+@blueprint.get("/jobs/<job_id>/log")
+def log(job_id: str) -> Response:
+    """A job's log as plain text; empty before a worker has begun it."""
+    text = LogReader(farm().queue.log(farm().queue.get(job_id).id)).read()
+    return Response(text, mimetype="text/plain")
 
 
 @blueprint.post("/jobs/<job_id>/cancel")

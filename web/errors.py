@@ -12,7 +12,7 @@ from h3farm.worker.queue import (
     UnknownJob,
     UnknownModel,
 )
-from h3farm.worker.queue.errors import JobNotSaved
+from h3farm.worker.queue.errors import JobNotSaved, NotEnoughDisk
 
 
 class WebError(Exception):
@@ -73,6 +73,7 @@ STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (UnknownJob, 404, "unknown_job"),
     (InvalidTransition, 409, "invalid_transition"),
     (JobNotSaved, 507, "job_not_saved"),
+    (NotEnoughDisk, 507, "not_enough_disk"),
     (StoreUnavailable, 503, "store_unavailable"),
 )
 KNOWN: tuple[type[Exception], ...] = (WebError, *(row[0] for row in STATUS))

@@ -3,8 +3,10 @@
 from h3farm.engine.errors import (
     CheckpointError,
     DiskError,
+    DiskFull,
     EngineError,
     MediaError,
+    MemoryShort,
     NumericError,
     OutOfMemory,
 )
@@ -18,6 +20,11 @@ KINDS: tuple[tuple[type[Exception], str, str], ...] = (
         "Check the model's files with `h3farm model info`, then submit the job again.",
     ),
     (
+        MemoryShort,
+        "memory_short",
+        "Close other programs, then submit the job again.",
+    ),
+    (
         OutOfMemory,
         "out_of_memory",
         "Render smaller or shorter, or close other programs, then submit the job again.",
@@ -28,7 +35,8 @@ KINDS: tuple[tuple[type[Exception], str, str], ...] = (
         "Run `h3farm selftest`; if it passes, the model's weights are damaged: fetch them again.",
     ),
     (MediaError, "media", "The job's log has ffmpeg's own words; submit the job again."),
-    (DiskError, "disk", "Free some space on the disk of the outputs, then submit the job again."),
+    (DiskFull, "disk_full", "Free some space on that disk: `h3farm clean --dry-run` helps."),
+    (DiskError, "disk", "See that the farm may write there, then submit the job again."),
     (EngineError, "engine", "The job's log says more; submit the job again."),
     (QueueError, "queue", "Look at `h3farm list`, then submit the job again."),
 )

@@ -1,9 +1,7 @@
-"""The log of each job: writing it, and following it."""
+"""The log of each job; worker/queue/log_reader.py reads it."""
 
-import codecs
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -27,41 +25,3 @@ def job_log(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
-
-
-def older(path: Path) -> Path:
-    """Where the lines before those of a log are, if it has become long."""
-    return path.with_name(f"{path.name}.1")
-
-
-class LogReader:
-    """Reads a log to its end, again and again, through the renaming of one that became long."""
-
-    def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
-        self._path = path
-        self._file: int | None = None
-        self._offset = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def read(self) -> str:
-        """What was written since the last call; at first everything that is kept."""
-        if self._file is None:
-            return self._rest(older(self._path), 0) + self._rest(self._path, 0)
-        try:
-            renamed = self._path.stat().st_ino != self._file
-        except OSError:
-            return ""
-        if not renamed:
-            return self._rest(self._path, self._offset)
-        return self._rest(older(self._path), self._offset) + self._rest(self._path, 0)
-
-    def _rest(self, path: Path, offset: int) -> str:
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-                self._file, self._offset = os.fstat(file.fileno()).st_ino, offset + len(data)
-        except OSError:
-            return ""
-        return self._decoder.decode(data)

@@ -241,6 +241,16 @@ def test_show_tells_why_a_job_failed_and_what_to_do(
     assert shown == job.to_json() | {"log": str(queue.log(job.id))}
 
 
+def test_show_tells_where_a_job_stood_and_what_was_changed(
+    queue: RenderQueue, h3farm: H3farm
+) -> None:
+    job = queue.submit(spec())
+    queue.records.move(job.id, State.RUNNING, place="denoise 12 of 20", rung="fewer threads")
+    out = h3farm("show", job.id).out
+    assert "resume at   denoise 12 of 20\n" in out
+    assert "changed     fewer threads (as such jobs needed it before)\n" in out
+
+
 @pytest.mark.slow
 def test_show_tells_where_the_video_is(
     queue: RenderQueue, start_worker: Start, h3farm: H3farm

@@ -10,9 +10,10 @@ import pytest
 from clitest import Answer
 from farmtest import BOUND_S, WorkerProcess, eventually, run_to_end, spec, wait_until_running
 
-from h3farm.worker.job_log import LogReader, job_log
+from h3farm.worker.job_log import job_log
 from h3farm.worker.queue import RenderJob, RenderQueue, State
 from h3farm.worker.queue.job import stamp, utc_now
+from h3farm.worker.queue.log_reader import LogReader
 from h3farm.worker.store import Store
 
 H3farm = Callable[..., Answer]

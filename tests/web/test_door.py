@@ -33,6 +33,7 @@ READS = (
     "GET /api/models",
     "GET /api/jobs",
     "GET /api/jobs/<job_id>",
+    "GET /api/jobs/<job_id>/log",
     "GET /api/events",
 )
 FOREIGN_HOSTS = (

@@ -238,6 +238,30 @@ def test_a_job_shows_the_end_of_its_log(
     assert "early line" not in page
 
 
+def test_a_failed_job_shows_where_it_stood_and_what_was_changed(
+    client: FlaskClient, queue: RenderQueue, submit: Callable[..., RenderJob]
+) -> None:
+    job = submit()
+    queue.records.move(
+        job.id, "running", place="denoise 12 of 20", rung="fewer threads", retries=["fewer threads"]
+    )
+    page = client.get(f"/jobs/{job.id}").text
+    assert "<dt>Resume point</dt><dd>denoise 12 of 20</dd>" in page
+    assert "<dt>Rendered with</dt><dd>fewer threads, after a failure</dd>" in page
+
+
+def test_a_log_is_plain_text(
+    client: FlaskClient, queue: RenderQueue, submit: Callable[..., RenderJob]
+) -> None:
+    job = submit()
+    assert client.get(f"/api/jobs/{job.id}/log").text == ""
+    queue.log(job.id).write_bytes("<b>ä</b>\n\xff\n".encode("latin-1"))
+    queue.log(job.id).with_name("log.txt.1").write_text("earlier\n")
+    answer = client.get(f"/api/jobs/{job.id}/log")
+    assert answer.text == "earlier\n<b>\ufffd</b>\n\ufffd\n"
+    assert answer.mimetype == "text/plain"
+
+
 def test_cancelling_a_waiting_job(
     client: FlaskClient, queue: RenderQueue, token: str, submit: Callable[..., RenderJob]
 ) -> None:

@@ -22,6 +22,7 @@ from h3farm.worker.queue import (
     UnknownJob,
     UnknownModel,
 )
+from h3farm.worker.queue.errors import NotEnoughDisk
 from h3farm.worker.supervisor import CannotRun
 
 OK, FAILED, USAGE, NOT_RUNNING, UNKNOWN_JOB, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -34,6 +35,7 @@ TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (StoreUnavailable, NOT_RUNNING, "store_unavailable"),
     (UnknownJob, UNKNOWN_JOB, "unknown_job"),
     (InvalidTransition, FAILED, "invalid_transition"),
+    (NotEnoughDisk, FAILED, "not_enough_disk"),
     (QueueError, FAILED, "queue"),
     (CannotRun, FAILED, "cannot_run"),
     (Cancelled, INTERRUPTED, "cancelled"),

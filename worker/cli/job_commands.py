@@ -141,6 +141,8 @@ def show(arguments: argparse.Namespace, settings: Settings) -> int:
         ("started", words.moment(job.started_at)),
         ("ended", words.moment(job.ended_at)),
         ("attempts", str(job.attempts) if job.attempts > 1 else ""),
+        ("resume at", job.place if job.place and job.state is not State.DONE else ""),
+        ("changed", words.rung(job)),
     ]
     if job.result:
         rows += [(name, str(job.result.get(name, ""))) for name in ("folder", "video", "sidecar")]

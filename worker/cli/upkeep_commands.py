@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 from h3farm.worker.cli import exits, words
-from h3farm.worker.job_log import LogReader
 from h3farm.worker.queue import (
     OVER,
     RenderQueue,
@@ -17,6 +16,7 @@ from h3farm.worker.queue import (
     quantities,
 )
 from h3farm.worker.queue.disk import JobFolders
+from h3farm.worker.queue.log_reader import LogReader
 from h3farm.worker.retention import Item, Retention, jobs_on_disk, stored_jobs
 
 FOLLOW_S = 0.3

@@ -111,6 +111,14 @@ def detail(job: RenderJob) -> str:
     return moment(job.ended_at)
 
 
+def rung(job: RenderJob) -> str:
+    """The named change that a job is rendered with, and whether it had failed before."""
+    if not job.rung:
+        return ""
+    after = "after a failure" if job.retries else "as such jobs needed it before"
+    return f"{job.rung} ({after})"
+
+
 class ProgressLine:
     """Progress on standard error: a line that changes on a terminal, lines elsewhere."""
 

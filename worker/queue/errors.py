@@ -26,6 +26,10 @@ class JobNotSaved(QueueError):  # noqa: N818
     """The job's folder could not be written: the disk is full or not writable."""
 
 
+class NotEnoughDisk(QueueError):  # noqa: N818
+    """The disk has no room for all that waits and for what was to be queued."""
+
+
 class UnknownJob(QueueError):  # noqa: N818
     """No job has this id."""
 
