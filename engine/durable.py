@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,6 +68,26 @@ def sync_file(path: Path, *, flush: Flush = flush_to_platter) -> None:
 def sync_folder(path: Path, *, flush: Flush = flush_to_platter) -> None:
     """Have the names in `path` (what was made, renamed, removed) on the disk. Raises DiskError."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY, flush)
+
+
+def sync_many(paths: Iterable[Path], *, flush: Flush = flush_to_platter) -> None:
+    """Have many small files, and their names, on the disk at the price of few flushes.
+
+    Linux: one sync of everything; a flush of each would cost a second for every hundred files.
+    macOS, where sync() does not wait: each file goes to the drive, and the last one takes the
+    drive's cache to the platter. Raises DiskError.
+    """
+    wanted = list(paths)
+    if not wanted:
+        return
+    if sys.platform != "darwin":
+        os.sync()
+    else:
+        for path in wanted:
+            _sync(path, os.O_RDONLY, os.fsync)
+        for folder in {path.parent for path in wanted}:
+            _sync(folder, os.O_RDONLY, os.fsync)
+    sync_file(wanted[-1], flush=flush)
 
 
 def _sync(path: Path, flags: int, flush: Flush) -> None:

@@ -57,6 +57,7 @@ def _dead_here(row: dict[str, str]) -> bool:
 
 def recover(queue: RenderQueue) -> None:
     """Every job that a dead worker had in hand goes back to the front, or to its end."""
+    queue.settle()
     begun = queue.rq_queue.started_job_registry.get_job_and_execution_ids(cleanup=False)
     executions = dict(begun)
     popped = queue.rq_queue.intermediate_queue.get_job_ids()

@@ -13,6 +13,7 @@ from farmtest import eventually, spec
 from h3farm.engine.spec import SpecError
 from h3farm.worker.queue import (
     InvalidTransition,
+    RenderJob,
     RenderQueue,
     Settings,
     State,
@@ -65,15 +66,17 @@ def test_a_job_is_on_disk_as_it_is_in_the_store(queue: RenderQueue) -> None:
 def test_a_job_is_on_disk_before_it_is_in_the_store(queue: RenderQueue) -> None:
     seen: list[bool] = []
 
-    def push(job: object) -> None:
-        seen.append((queue.folder(job.id) / "job.json").exists())  # type: ignore[attr-defined]
+    def take_in(jobs: list[RenderJob], **_: object) -> None:
+        seen.append((queue.folder(jobs[0].id) / "prepared.json").exists())
         raise redis.ConnectionError("gone")
 
-    queue.push = push  # type: ignore[method-assign]
+    queue.take_in = take_in  # type: ignore[method-assign,assignment]
     with pytest.raises(StoreUnavailable):
         queue.submit(spec())
     assert seen == [True]
-    # It was not acknowledged: nothing may bring it back.
+    # It was not acknowledged: nothing brings it back, and in the end nothing is left of it.
+    assert queue.folders.read(queue.folders.unsettled()[0]) is None
+    queue.settle()
     assert list(queue.settings.jobs.iterdir()) == []
 
 

@@ -1,6 +1,12 @@
-"""The job folders: what is known of a job even when the store is gone."""
+"""The job folders: what is known of a job even when the store is gone.
 
+A job that is being submitted has `prepared.json`. It becomes `job.json` when the store has taken
+the job: a folder that has none is not a job, and nothing may bring it back.
+"""
+
+import contextlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +16,7 @@ from h3farm.engine.errors import DiskError
 from h3farm.worker.queue.errors import JobNotSaved, UnknownJob
 
 RECORD_VERSION = 1
+RECORD, PREPARED = "job.json", "prepared.json"
 
 
 class JobFolders:
@@ -43,26 +50,76 @@ class JobFolders:
         return True
 
     def release(self, job_id: str) -> None:
-        """Take back a folder whose job never reached the queue."""
+        """Take back a folder whose job never reached the queue; OSError when more is in it."""
         folder = self.path(job_id)
-        (folder / "job.json").unlink(missing_ok=True)
-        folder.rmdir()
+        for name in (RECORD, PREPARED, f".{PREPARED}.tmp"):
+            (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
+
+    def prepare(self, job_id: str, record: Mapping[str, Any], *, durably: bool = True) -> None:
+        """Put down what the job will be; JobNotSaved when the disk refuses.
+
+        durably: False when many are written and brought to the disk together.
+        """
+        path = self.path(job_id) / PREPARED
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if durably:
+                write_durably(path, _content(record))
+            else:
+                path.write_bytes(_content(record))
+        except (OSError, DiskError) as error:
+            raise JobNotSaved(f"Job {job_id} could not be written to disk: {error}.") from error
+
+    def accept(self, job_id: str) -> None:
+        """The store has the job: what was prepared is its record, unless it has a newer one."""
+        prepared = self.path(job_id) / PREPARED
+        try:
+            with contextlib.suppress(FileExistsError):  # a worker has begun the job already
+                os.link(prepared, prepared.with_name(RECORD))
+            prepared.unlink()
+        except FileNotFoundError:
+            return  # somebody else has seen to it
+        except OSError as error:
+            raise JobNotSaved(f"Job {job_id} could not be written to disk: {error}.") from error
+
+    def unsettled(self) -> list[str]:
+        """Folders of jobs of which it is open whether the store has taken them."""
+        if not self._root.exists():
+            return []
+        folders = sorted(path for path in self._root.iterdir() if path.is_dir())
+        return [
+            path.name
+            for path in folders
+            if (path / PREPARED).exists() or not (path / RECORD).exists()
+        ]
 
     def write(self, job_id: str, record: Mapping[str, Any]) -> None:
         """Make the record of a job durable; JobNotSaved when the disk refuses."""
-        content = json.dumps(
-            {"record_version": RECORD_VERSION, **record}, ensure_ascii=False, indent=1
-        )
         try:
             self.path(job_id).mkdir(parents=True, exist_ok=True)
-            write_durably(self.path(job_id) / "job.json", content.encode() + b"\n")
+            write_durably(self.path(job_id) / RECORD, _content(record))
         except (OSError, DiskError) as error:
             raise JobNotSaved(f"Job {job_id} could not be written to disk: {error}.") from error
 
     def read(self, job_id: str) -> dict[str, Any] | None:
         """The durable record of a job; None when there is none that can be read."""
-        try:
-            record = json.loads((self.path(job_id) / "job.json").read_bytes())
-        except (OSError, ValueError):
-            return None
-        return record if isinstance(record, dict) else None
+        return _read(self.path(job_id) / RECORD)
+
+    def read_prepared(self, job_id: str) -> dict[str, Any] | None:
+        """What was prepared of a job; None when nothing was that can be read."""
+        return _read(self.path(job_id) / PREPARED)
+
+
+def _content(record: Mapping[str, Any]) -> bytes:
+    text = json.dumps({"record_version": RECORD_VERSION, **record}, ensure_ascii=False, indent=1)
+    return text.encode() + b"\n"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None

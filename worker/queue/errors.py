@@ -39,6 +39,19 @@ class UnknownJob(QueueError):  # noqa: N818
         self.job_id = job_id
 
 
+class UnknownBatch(QueueError):  # noqa: N818
+    """No batch, or more than one, has this id or name."""
+
+    def __init__(self, given: str, ids: tuple[str, ...] = ()) -> None:
+        """`given` is what was asked for; `ids`: the batches that have it as their name."""
+        sentence = f"There is no batch {given!r}: `h3farm batch list` shows those that exist."
+        if ids:
+            sentence = f"There are {len(ids)} batches named {given!r}: {', '.join(ids)}. Say which."
+        super().__init__(sentence)
+        self.given = given
+        self.ids = ids
+
+
 class InvalidTransition(QueueError):  # noqa: N818
     """The job's state does not allow what was asked."""
 

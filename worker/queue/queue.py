@@ -1,11 +1,12 @@
 """The queue as its clients see it: submit, look, control, follow."""
 
 from h3farm.worker.queue.control import Control
-from h3farm.worker.queue.submission import Submission
+from h3farm.worker.queue.settling import Settling
 
 
-class RenderQueue(Submission, Control):
+class RenderQueue(Settling, Control):
     """The one queue. Threads and processes may each use their own or share one.
 
-    Its parts are told in `core`, `reading`, `submission` and `control`, one subject each.
+    Its parts are told in `core`, `reading`, `batches`, `intake`, `same`, `submission`,
+    `batch_submission`, `settling` and `control`, one subject each.
     """

@@ -25,7 +25,8 @@ from h3farm.worker.queue.states import OVER, State, check_transition, sources
 
 EVENTS = "h3farm:events"
 MODELS = "h3farm:models"
-PLAIN = frozenset({"state", "priority"})  # read by the scripts below
+KEYS = "h3farm:keys"
+PLAIN = frozenset({"state", "priority", "spec_hash"})  # read by the scripts below
 UNSTORED = frozenset({"id", "position", "waits"})
 
 # ARGV: id, new state, allowed old states as ",a,b,", score, event, then fields and values.
@@ -40,18 +41,29 @@ redis.call('PUBLISH', 'h3farm:events', ARGV[5])
 return {1, from}
 """
 
-# KEYS: the list; ARGV: id, rank. Behind the last job of the same or a higher priority.
-INSERT = """
-local rank = {urgent = 0, normal = 1, idle = 2}
-local ids = redis.call('LRANGE', KEYS[1], 0, -1)
-for i = #ids, 1, -1 do
-  local priority = redis.call('HGET', 'h3farm:job:' .. ids[i], 'priority')
-  if (rank[priority or 'normal'] or 1) <= tonumber(ARGV[2]) then
-    return redis.call('LINSERT', KEYS[1], 'AFTER', ids[i], ARGV[1])
+# How many stand before a new job of a rank: all of the same or a higher priority.
+PLACE = """
+local function place(list, wanted)
+  local rank = {urgent = 0, normal = 1, idle = 2}
+  local ids = redis.call('LRANGE', list, 0, -1)
+  for i = #ids, 1, -1 do
+    local priority = redis.call('HGET', 'h3farm:job:' .. ids[i], 'priority')
+    if (rank[priority or 'normal'] or 1) <= wanted then return i end
   end
+  return 0
 end
-return redis.call('LPUSH', KEYS[1], ARGV[1])
 """
+
+# KEYS: the list; ARGV: id, rank.
+INSERT = (
+    PLACE
+    + """
+local before = place(KEYS[1], tonumber(ARGV[2]))
+if before == 0 then return redis.call('LPUSH', KEYS[1], ARGV[1]) end
+local last = redis.call('LINDEX', KEYS[1], before - 1)
+return redis.call('LINSERT', KEYS[1], 'AFTER', last, ARGV[1])
+"""
+)
 
 
 # KEYS: the record; ARGV: id, states in which it may go as ",a,b,".
@@ -99,6 +111,12 @@ def decode(raw: Mapping[Any, bytes | str]) -> dict[str, Any]:
     return {name: value if name in PLAIN else json.loads(value) for name, value in fields.items()}
 
 
+def stored_fields(job: RenderJob) -> dict[str, Any]:
+    """What the store keeps of a job; the hash of its spec is there to find equal ones."""
+    fields = {name: value for name, value in job.to_json().items() if name not in UNSTORED}
+    return fields | {"spec_hash": job.spec.hash}
+
+
 class Records:
     """Reads and writes the records. `clock` gives the time of every change."""
 
@@ -119,10 +137,11 @@ class Records:
 
     def create(self, job: RenderJob, pipeline: "Pipeline") -> None:
         """Add the record of a new job to a transaction."""
-        fields = {name: value for name, value in job.to_json().items() if name not in UNSTORED}
-        pipeline.hset(record_key(job.id), mapping=encode(fields))
+        pipeline.hset(record_key(job.id), mapping=encode(stored_fields(job)))
         pipeline.zadd(state_key(job.state), {job.id: milliseconds(self.clock())})
-        pipeline.publish(EVENTS, self._event(job.id, "state", job.state))
+        if job.key is not None:
+            pipeline.hsetnx(KEYS, job.key, job.id)
+        pipeline.publish(EVENTS, self.event(job.id, "state", job.state))
 
     def insert(self, list_key: str, job: RenderJob, pipeline: "Pipeline") -> None:
         """Add the job's place in the one list to a transaction."""
@@ -135,6 +154,10 @@ class Records:
         if not found:
             raise UnknownJob(job_id)
         return found[0]
+
+    def exists(self, job_id: str) -> bool:
+        """Whether the store has the job."""
+        return bool(self._connection.exists(record_key(job_id)))
 
     def get_many(self, job_ids: Iterable[str]) -> list[RenderJob]:
         """Those of the jobs that exist, in the order asked for."""
@@ -180,7 +203,7 @@ class Records:
         with self._connection.pipeline(transaction=False) as pipeline:
             if progress is not None:
                 pipeline.hset(record_key(job_id), mapping=encode({"progress": progress.to_json()}))
-                event = self._event(job_id, "progress", State.RUNNING, progress)
+                event = self.event(job_id, "progress", State.RUNNING, progress)
                 pipeline.publish(EVENTS, event)
             pipeline.hget(record_key(job_id), "wish")
             pipeline.hget(rq_job_key, "status")
@@ -233,7 +256,7 @@ class Records:
     ) -> tuple[int, bytes]:
         allowed = f",{','.join(sources(to))},"
         pairs = [part for pair in encode(fields).items() for part in pair]
-        event = self._event(job_id, "state", to)
+        event = self.event(job_id, "state", to)
         args: list[str | int] = [
             job_id,
             str(to),
@@ -257,7 +280,8 @@ class Records:
         changed = {name: value for name, value in fields.items() if name != "progress"}
         self.folders.write(job.id, {**job.durable(), "state": str(to), **changed})
 
-    def _event(self, job_id: str, kind: str, state: State, progress: Progress | None = None) -> str:
+    def event(self, job_id: str, kind: str, state: State, progress: Progress | None = None) -> str:
+        """What is announced of a job, as it goes over the channel."""
         event = JobEvent(
             job_id=job_id, kind=kind, state=state, progress=progress, at=stamp(self.clock())
         )

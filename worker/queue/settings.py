@@ -60,6 +60,21 @@ class Settings:
         return self.state / "jobs"
 
     @property
+    def batches(self) -> Path:
+        """One record per batch, named by its id."""
+        return self.state / "batches"
+
+    @property
+    def submit_lock(self) -> Path:
+        """Shared by those who submit, held alone by who settles what a dead one left."""
+        return self.state / "submit.lock"
+
+    @property
+    def wordlists(self) -> Path:
+        """The user's lists of words for prompt templates."""
+        return self.home / "wordlists"
+
+    @property
     def logs(self) -> Path:
         """Logs of the processes."""
         return self.state / "logs"

@@ -1,27 +1,45 @@
-"""Bringing jobs into the queue."""
+"""Bringing a job into the queue."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from h3farm.engine.spec import RenderSpec
+from h3farm.engine.durable import disk_errors, sync_folder
+from h3farm.engine.spec import RenderSpec, SpecError
+from h3farm.worker.queue.batches import Batches
 from h3farm.worker.queue.core import store_errors
 from h3farm.worker.queue.errors import UnknownModel
 from h3farm.worker.queue.job import RenderJob, stamp
-from h3farm.worker.queue.reading import Reading
+from h3farm.worker.queue.manifests import submitting
+from h3farm.worker.queue.same import Same
 from h3farm.worker.queue.states import Priority, State
 
+MAX_KEY = 200
 
-class Submission(Reading):
+
+class Submission(Batches, Same):
     """The part of the queue that takes jobs in, and knows the models they may name."""
 
-    def submit(self, spec: RenderSpec, *, priority: str = Priority.NORMAL) -> RenderJob:
+    def submit(
+        self,
+        spec: RenderSpec,
+        *,
+        priority: str = Priority.NORMAL,
+        key: str | None = None,
+        again: bool = False,
+    ) -> RenderJob:
         """Queue a render behind all jobs of the same or a higher priority; returns the stored job.
 
         A seed of -1 is drawn now, so that what is stored can be made again. UnknownModel names the
         models there are. The job is on disk first, and then in the store in one step.
+
+        key: the same one again queues nothing and returns the first job. again: render what has
+        been rendered; without it the new job is done at once, `same_as` the one with the video.
         """
-        with store_errors(self.settings):
+        with store_errors(self.settings), submitting(self.settings.submit_lock):
+            if (first := self._first(key)) is not None:
+                return self._first_job(first)
             self._check_model(spec.model)
             moment = self._clock()
             job = RenderJob(
@@ -30,14 +48,17 @@ class Submission(Reading):
                 state=State.QUEUED,
                 priority=Priority(priority),
                 created_at=stamp(moment),
+                key=key,
             )
-            try:
-                self.folders.write(job.id, job.durable())
-                self.push(job)
-            except BaseException:
-                # Not acknowledged, so nothing may bring it back from the disk later.
+            with self._prepared([job.id]):
+                if not again:
+                    job = self.known([job])[0]
+                self.folders.prepare(job.id, job.durable())
+            first = self.take_in([job], key=key)
+            if first is not None:  # another submit with this key was faster
                 self.folders.release(job.id)
-                raise
+                return self._first_job(first)
+            self._accept(job.id)
             return self.get(job.id)
 
     def publish_models(self, models: Mapping[str, Mapping[str, Any]]) -> None:
@@ -55,6 +76,45 @@ class Submission(Reading):
             self.records.create(job, pipeline)
             self.records.insert(self.rq_queue.key, job, pipeline)
             pipeline.execute()
+
+    @contextlib.contextmanager
+    def _prepared(self, job_ids: Sequence[str], batch_id: str | None = None) -> Iterator[None]:
+        """Takes everything off the disk again when the block fails.
+
+        The call to the store is not in it: when that fails nobody knows whether the store has the
+        jobs, and it is left to `settle`, which asks.
+        """
+        try:
+            yield
+        except BaseException:
+            self._release(job_ids, batch_id)
+            raise
+
+    def _release(self, job_ids: Sequence[str], batch_id: str | None) -> None:
+        if batch_id is not None:
+            self.manifests.release(batch_id)
+        for job_id in job_ids:
+            self.folders.release(job_id)
+
+    def _accept(self, job_id: str) -> None:
+        self.folders.accept(job_id)
+        with disk_errors("cannot keep the job"):
+            sync_folder(self.folders.path(job_id))
+
+    def _first(self, key: str | None) -> str | None:
+        """What the key was first given for."""
+        if key is None:
+            return None
+        if not key.strip() or len(key) > MAX_KEY or not key.isprintable():
+            allowed = f"a text of 1 to {MAX_KEY} characters on one line"
+            raise SpecError("key", key, allowed)
+        return self.first_with(key)
+
+    def _first_job(self, job_id: str) -> RenderJob:
+        if self.records.exists(job_id):
+            return self.get(job_id)
+        sentence = f"key was given for the batch {job_id}: take another one for a job"
+        raise SpecError("key", job_id, "a key of its own", sentence)
 
     def _new_id(self, moment: datetime) -> str:
         """Short, sortable within a year, readable: local date and time, and a few random digits."""

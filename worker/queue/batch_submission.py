@@ -1,0 +1,125 @@
+"""Bringing many jobs into the queue at once, as a batch: all of them or none."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from h3farm.engine.durable import sync_many
+from h3farm.engine.errors import DiskError
+from h3farm.engine.spec import RenderSpec, SpecError
+from h3farm.worker.queue.batch import Batch, batch_name, free_name
+from h3farm.worker.queue.core import store_errors
+from h3farm.worker.queue.description import MAX_JOBS
+from h3farm.worker.queue.disk import PREPARED
+from h3farm.worker.queue.errors import JobNotSaved
+from h3farm.worker.queue.faults import batch_error
+from h3farm.worker.queue.job import RenderJob, stamp
+from h3farm.worker.queue.manifests import submitting
+from h3farm.worker.queue.same import distinct
+from h3farm.worker.queue.states import Priority, State
+from h3farm.worker.queue.submission import Submission
+
+
+class BatchSubmission(Submission):
+    """The part of the queue that takes batches in."""
+
+    def submit_many(
+        self,
+        specs: Sequence[RenderSpec],
+        *,
+        name: str = "",
+        priority: str = Priority.NORMAL,
+        key: str | None = None,
+        again: bool = False,
+    ) -> Batch:
+        """Queue renders as one batch, in their order: all or none, in one call to the store.
+
+        name: may hold `{date}`, `{time}` and `{jobs}`; another batch of this name makes it end in a
+        number. Equal specs in it are queued once. key, again: as for `submit`; the answer to a key
+        that was given before is the first batch. BatchError, UnknownModel and JobNotSaved queue
+        nothing.
+        """
+        _check_count(len(specs))
+        with store_errors(self.settings), submitting(self.settings.submit_lock):
+            if (first := self._first(key)) is not None:
+                return self._first_batch(first)
+            for model in dict.fromkeys(spec.model for spec in specs):
+                self._check_model(model)
+            moment = self._clock()
+            seeded = [spec.with_seed() for spec in specs]
+            wanted = seeded if again else distinct(seeded)
+            full_name = batch_name(name, wanted, moment)
+            batch_id = self._new_batch_id(moment, len(wanted))
+            jobs = [
+                RenderJob(
+                    id=job_id,
+                    spec=spec,
+                    state=State.QUEUED,
+                    priority=Priority(priority),
+                    created_at=stamp(moment),
+                    batch=batch_id,
+                    batch_index=index,
+                )
+                for index, (job_id, spec) in enumerate(
+                    zip(_ids(batch_id, len(wanted)), wanted, strict=True)
+                )
+            ]
+            record = {
+                "id": batch_id,
+                "name": free_name(full_name, [batch.name for batch in self.batches()]),
+                "created_at": stamp(moment),
+                "priority": str(Priority(priority)),
+                "key": key,
+                "jobs": len(jobs),
+                "left_out": len(specs) - len(jobs),
+            }
+            with self._prepared([job.id for job in jobs], batch_id):
+                if not again:
+                    jobs = self.known(jobs)
+                self._put_down(jobs, record)
+            first = self.take_in(jobs, key=key, batch=record)
+            if first is not None:
+                self._release([job.id for job in jobs], batch_id)
+                return self._first_batch(first)
+            self.manifests.accept(batch_id)
+            for job in jobs:
+                self.folders.accept(job.id)
+            return self.batch(batch_id)
+
+    def _put_down(self, jobs: Sequence[RenderJob], record: Mapping[str, Any]) -> None:
+        """Everything of a batch on disk, the manifest last."""
+        for job in jobs:
+            self.folders.prepare(job.id, job.durable(), durably=False)
+        try:
+            sync_many([self.folders.path(job.id) / PREPARED for job in jobs])
+        except DiskError as error:
+            raise JobNotSaved(f"The batch could not be written to disk: {error}.") from error
+        self.manifests.prepare(record["id"], {**record, "job_ids": [job.id for job in jobs]})
+
+    def _first_batch(self, batch_id: str) -> Batch:
+        if self.records.exists(batch_id):
+            sentence = f"key was given for the job {batch_id}: take another one for a batch"
+            raise SpecError("key", batch_id, "a key of its own", sentence)
+        return self.batch(batch_id)
+
+    def _new_batch_id(self, moment: datetime, count: int) -> str:
+        """As a job's, with a b in front. Whoever makes the first job's folder has the id."""
+        start = moment.astimezone().strftime("b%m%d-%H%M")
+        while True:
+            batch_id = f"{start}-{self._suffix()}"
+            if self.folders.reserve(next(_ids(batch_id, count))):
+                return batch_id
+
+
+def _check_count(count: int) -> None:
+    if not count:
+        raise batch_error("", 0, "renders", "a batch must have at least one render")
+    if count > MAX_JOBS:
+        sentence = f"a batch has at most {MAX_JOBS} jobs, got {count}"
+        raise batch_error("", count, f"at most {MAX_JOBS} jobs", sentence)
+
+
+def _ids(batch_id: str, count: int) -> Iterator[str]:
+    """The ids of a batch's jobs: sorted, they are in its order."""
+    width = max(3, len(str(count)))
+    return (f"{batch_id}-{number:0{width}}" for number in range(1, count + 1))
