@@ -29,7 +29,7 @@ from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue
 from h3farm.worker.queue.core import JOB_FUNCTION, QUEUE_NAME, SERIALIZER, WORKER_NAME
 from h3farm.worker.recovery import START_FIELD, put_back
-from h3farm.worker.runner import Failed, Interrupted, Runner, Stopped
+from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +167,9 @@ class ResidentWorker(SimpleWorker):
             value = job.perform()
         except Interrupted:
             put_back(self._queue, job.id, also=lambda p: self.cleanup_execution(job, p))
+        except Held:
+            self._leave(job)
+            self.last_cleaned_at = None  # look around at once: how short is the room now?
         except Stopped:
             self._end_stopped(job, queue)
         except Exception as error:  # noqa: BLE001 - the outermost loop of this process
@@ -212,12 +215,16 @@ class ResidentWorker(SimpleWorker):
         text = "".join(traceback.format_exception(error))
         self.handle_job_failure(job, queue, queue.started_job_registry, exc_string=text)
 
+    def _leave(self, job: Job) -> None:
+        """The execution is over, and RQ's half stands in no list and no registry from now on."""
+        with self.connection.pipeline() as pipeline:
+            self.cleanup_execution(job, pipeline)
+            pipeline.execute()
+
     def _end_stopped(self, job: Job, queue: Queue) -> None:
         self.handle_execution_ended(job, queue, job.stopped_callback_timeout)
         if self._ended_by_rq(job):
-            with self.connection.pipeline() as pipeline:
-                self.cleanup_execution(job, pipeline)
-                pipeline.execute()
+            self._leave(job)
             return
         self._stopped_job_id = job.id  # makes the next call say "stopped", not "failed"
         self.handle_job_failure(job, queue, queue.started_job_registry, exc_string="Cancelled.")

@@ -22,10 +22,11 @@ from rq.job import Job
 from h3farm.engine.errors import Cancelled, CheckpointError
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
-from h3farm.worker.failures import explain
 from h3farm.worker.job_log import job_log
 from h3farm.worker.queue import RenderJob, RenderQueue, State
+from h3farm.worker.queue.errors import JobNotSaved
 from h3farm.worker.queue.job import stamp, utc_now
+from h3farm.worker.verdicts import Verdict, judge
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,10 @@ class Interrupted(Exception):  # noqa: N818 - nothing is wrong with the job
 
 class Stopped(Exception):  # noqa: N818 - a wish
     """Somebody cancelled the job."""
+
+
+class Held(Exception):  # noqa: N818 - nothing is wrong with the job
+    """The job waits for room, on the disk or in memory."""
 
 
 class Failed(Exception):  # noqa: N818 - the job's outcome
@@ -119,7 +124,7 @@ class Runner:
         self._inbox.put(_Message("closing"))
 
     def run(self, job_id: str) -> dict[str, Any]:
-        """Render a job from its record; its result. Raises Interrupted, Stopped or Failed."""
+        """Render a job from its record; its result. Raises Interrupted, Stopped, Held or Failed."""
         job = self._begin(job_id)
         with job_log(self._queue.log(job_id)):
             logger.info("%s: attempt %d: %s", job_id, job.attempts, job.spec.prompt)
@@ -141,6 +146,7 @@ class Runner:
             started_at=stamp(utc_now()),
             attempts=job.attempts + 1,
             progress=None,
+            hold=None,
         )
 
     def _render(self, job: RenderJob) -> tuple[bool, _Message]:
@@ -224,18 +230,31 @@ class Runner:
             self._end(job, State.DONE, result=result)
             logger.info("%s: done: %s", job.id, result.get("video"))
             return result
-        if isinstance(end.error, Cancelled) and stopped:
+        error = end.error or RuntimeError("the render ended without a result")
+        verdict = judge(error)
+        held = verdict.state is State.PAUSED
+        if stopped and (held or isinstance(error, Cancelled)):
             shutil.rmtree(self._work(job), ignore_errors=True)  # nobody will go on from there
             self._end(job, State.CANCELLED)
             logger.info("%s: cancelled", job.id)
             raise Stopped(job.id)
-        if isinstance(end.error, Cancelled) and self._closing:
+        if isinstance(error, Cancelled) and self._closing:
             logger.info("%s: interrupted: it goes back to the front of the queue", job.id)
             raise Interrupted(job.id)
-        reason = explain(end.error or RuntimeError("the render ended without a result"))
-        logger.error("%s: failed: %s", job.id, reason["sentence"], exc_info=end.error)
-        self._end(job, State.FAILED, error=reason)
-        raise Failed(reason["sentence"]) from end.error
+        if held:
+            logger.warning("%s: held until there is room: %s", job.id, verdict.reason)
+            self._hold(job, verdict)
+            raise Held(job.id) from error
+        logger.error("%s: failed: %s", job.id, verdict.reason, exc_info=error)
+        self._end(job, State.FAILED, **verdict.changes)
+        raise Failed(verdict.reason) from error
+
+    def _hold(self, job: RenderJob, verdict: Verdict) -> None:
+        try:
+            self._queue.records.move(job.id, State.PAUSED, progress=None, **verdict.changes)
+        except JobNotSaved as error:
+            # The store has it; the disk will, with the next change, when there is room again.
+            logger.warning("%s: %s", job.id, error)
 
     def _end(self, job: RenderJob, state: State, **fields: Any) -> None:
         self._queue.records.move(job.id, state, ended_at=stamp(utc_now()), **fields)

@@ -14,6 +14,8 @@ from typing import Any
 import redis
 
 from h3farm.engine.errors import EngineError
+from h3farm.engine.machine import Machine
+from h3farm.worker.holds import Holds
 from h3farm.worker.identity import ProcessLock, Taken
 from h3farm.worker.jobs import RUNNER
 from h3farm.worker.queue import RenderQueue, Settings, SettingsError, StoreUnavailable
@@ -60,8 +62,9 @@ def serve(
     *,
     heartbeat_s: float = HEARTBEAT_S,
     heartbeat_grace_s: float = HEARTBEAT_GRACE_S,
+    machine: Machine | None = None,
 ) -> int:
-    """Work until told to stop; the exit code. The engine and the times are seams for the tests."""
+    """Work until told to stop; the exit code. Engine, times and machine are seams for the tests."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _tell)
     try:
@@ -71,10 +74,11 @@ def serve(
                 runner = Runner(queue, engine, find_models)
                 RUNNER.set(runner)
                 models = ModelList(queue, find_models, describe)
-                sweeper = Sweeper(queue)
+                sweeper, holds = Sweeper(queue), Holds(queue, machine=machine)
 
                 def look_around() -> None:
                     models.publish()
+                    holds.tick()
                     sweeper.tick()
 
                 worker = ResidentWorker(

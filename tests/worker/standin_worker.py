@@ -2,7 +2,7 @@
 
 render: done at once · hold: renders until it is cancelled · deaf: ignores a cancel · wait: until
 the file `go` is in the home · fail: an engine error · break: an unexpected exception · die: ends
-the process · steps: ten steps
+the process · steps: ten steps · full: finds the disk full unless the file `room` is in the home
 """
 
 import argparse
@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from h3farm.engine.errors import Cancelled, OutOfMemory
+from h3farm.engine.errors import Cancelled, DiskFull, OutOfMemory
+from h3farm.engine.machine import Machine
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue import Settings
@@ -55,6 +56,9 @@ class StandInEngine:
             case "wait":
                 while not (Settings.from_env().home / "go").exists():
                     time.sleep(0.01)
+            case "full":
+                if not (Settings.from_env().home / "room").exists():
+                    raise DiskFull("disk full: 1.2 GB are needed at /outputs, and 0 bytes are free")
             case "fail":
                 raise OutOfMemory("the canvas needs 30 GB, the machine has 16")
             case "break":
@@ -71,6 +75,13 @@ class StandInEngine:
 
     def close(self) -> None:
         pass
+
+
+class StandInMachine(Machine):
+    """Its disk has no room until the file `room` is there."""
+
+    def free_disk(self, folder: Path) -> tuple[int, int]:
+        return 0, 10**12 if (Settings.from_env().home / "room").exists() else 0
 
 
 def mark(*_: object) -> None:
@@ -94,5 +105,6 @@ if __name__ == "__main__":
             lambda path: {"path": str(path)},
             heartbeat_s=arguments.heartbeat,
             heartbeat_grace_s=arguments.grace,
+            machine=StandInMachine(),
         )
     )

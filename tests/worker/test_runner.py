@@ -11,14 +11,16 @@ from h3farm.engine.errors import (
     Cancelled,
     CheckpointError,
     DiskError,
+    DiskFull,
     EngineError,
     MediaError,
+    MemoryShort,
     NumericError,
     OutOfMemory,
 )
 from h3farm.engine.progress import Progress
 from h3farm.worker.queue import RenderJob, RenderQueue, State
-from h3farm.worker.runner import Failed, Interrupted, Runner, Stopped
+from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
 
 
 class Result:
@@ -222,6 +224,65 @@ def test_a_failure_keeps_a_sentence_a_kind_and_a_remedy(
     assert (failed.error["kind"], failed.error["sentence"]) == (kind, sentence)
     assert failed.error["remedy"].endswith(".")
     assert queue.folders.read(job.id)["error"] == failed.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DiskFull("disk full: 1.2 GB are needed"), "disk"),
+        (MemoryShort("8 GB are free now", needed_bytes=9), "memory"),
+    ],
+)
+def test_want_of_room_holds_the_job_and_keeps_its_work(
+    queue: RenderQueue, error: Exception, kind: str
+) -> None:
+    """Nothing is wrong with it: it waits, with the reason, in no list of RQ's."""
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        Path(str(engine.asked["work"])).mkdir()
+        raise error
+
+    with pytest.raises(Held):
+        runner_of(queue, script).run(job.id)
+    held = queue.get(job.id)
+    assert (held.state, held.waits, held.position) == (State.PAUSED, str(error), None)
+    assert held.hold is not None
+    assert held.hold["kind"] == kind
+    assert queue.folders.read(job.id)["hold"] == held.hold
+    assert (queue.folder(job.id) / "work").exists()
+
+
+def test_a_job_that_is_to_be_cancelled_is_not_held(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        runner.stop(job.id)
+        assert engine.cancelled.wait(20)
+        raise DiskFull("disk full")
+
+    runner = runner_of(queue, script, tick_s=0.01)
+    with pytest.raises(Stopped):
+        runner.run(job.id)
+    assert queue.get(job.id).state is State.CANCELLED
+
+
+def test_a_job_is_held_in_the_store_even_when_its_folder_cannot_be_written(
+    queue: RenderQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on the disk that is full."""
+    job = taken(queue)
+
+    def script(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise DiskFull("cannot write job.json: No space left on device")
+
+        monkeypatch.setattr("h3farm.worker.queue.disk.write_durably", refuse)
+        raise DiskFull("disk full")
+
+    with pytest.raises(Held):
+        runner_of(queue, script).run(job.id)
+    assert queue.get(job.id).state is State.PAUSED
 
 
 def test_a_failures_traceback_is_in_the_jobs_log(queue: RenderQueue) -> None:

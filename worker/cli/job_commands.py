@@ -132,6 +132,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> int:
     rows = [
         ("job", job.id),
         ("state", f"{job.state}{_aside(words.detail(job) if not job.over else '')}"),
+        ("waits for", job.waits or ""),
         ("prompt", words.one_line(spec.prompt)),
         ("model", spec.model),
         ("canvas", canvas),

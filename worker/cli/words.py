@@ -106,8 +106,9 @@ def detail(job: RenderJob) -> str:
         return "next" if job.position == 0 else f"{job.position} before it"
     if job.state is State.QUEUED:
         return "about to start"  # taken from the list, not begun yet
-    if job.error:
-        return cut(one_line(job.error["sentence"]), 40)
+    reason = job.waits or (job.error or {}).get("sentence")
+    if reason:
+        return cut(one_line(reason), 40)
     return moment(job.ended_at)
 
 

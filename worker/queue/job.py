@@ -41,7 +41,8 @@ class RenderJob:
     crash. interruptions: `at`, `place`, `reason`, `resumed_at`, for the sidecar.
     batch, batch_index: the batch it came with, and its number there. key: the idempotency key.
     same_as: the job that made the same video. rung: the named change it is rendered with after a
-    failure. retries: the rungs tried before.
+    failure, or as such jobs needed it. retries: the rungs it was tried again with.
+    hold: what a paused job waits for by itself: `kind` ("disk" or "memory"), `sentence`, `since`.
     """
 
     id: str
@@ -71,6 +72,7 @@ class RenderJob:
     same_as: str | None = None
     rung: str | None = None
     retries: list[str] = field(default_factory=list)
+    hold: dict[str, Any] | None = None
     spec: RenderSpec
 
     @property
@@ -108,6 +110,8 @@ class RenderJob:
         """
         known = {each.name: record[each.name] for each in fields(cls) if each.name in record}
         progress = record.get("progress")
+        if record["state"] == State.PAUSED and record.get("hold"):
+            known["waits"] = record["hold"]["sentence"]
         return cls(
             **known
             | {

@@ -1,0 +1,40 @@
+"""What becomes of a job whose render ended with an error: it is held, or failed."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from h3farm.engine.errors import DiskFull, MemoryShort
+from h3farm.worker.failures import explain
+from h3farm.worker.queue import State
+from h3farm.worker.queue.job import stamp, utc_now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The state a job comes to, what changes with it, and why, in words.
+
+    PAUSED: held until there is room again, for
+    which `hold` says what it waits for. FAILED: with its `error`.
+    """
+
+    state: State
+    reason: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+def judge(error: Exception) -> Verdict:
+    """What becomes of the job.
+
+    A full disk and memory that others have are waited out: nothing is wrong with the job.
+    """
+    if isinstance(error, DiskFull):
+        return _held("disk", error)
+    if isinstance(error, MemoryShort):
+        return _held("memory", error, needed_bytes=error.needed_bytes)
+    failed = explain(error)
+    return Verdict(state=State.FAILED, reason=failed["sentence"], changes={"error": failed})
+
+
+def _held(kind: str, error: Exception, **more: Any) -> Verdict:
+    hold = {"kind": kind, "sentence": str(error), "since": stamp(utc_now()), **more}
+    return Verdict(state=State.PAUSED, reason=str(error), changes={"hold": hold})
