@@ -36,6 +36,7 @@ FULL = RenderJob(
     same_as="1130-1842-0000",
     rung="fewer threads",
     retries=["smaller tiles"],
+    hold={"kind": "disk", "sentence": "full", "since": "2026-12-01T05:00:00.000Z"},
     spec=spec(),
 )
 
