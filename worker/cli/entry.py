@@ -9,7 +9,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from h3farm.worker.cli import engine_commands, exits, job_commands, upkeep_commands
+from h3farm.worker.cli import (
+    batch_commands,
+    engine_commands,
+    exits,
+    job_commands,
+    upkeep_commands,
+)
+from h3farm.worker.cli.batch_options import add_batch_options
 from h3farm.worker.cli.spec_options import add_spec_options
 from h3farm.worker.queue import Priority, Settings, State
 from h3farm.worker.supervisor import run as run_farm
@@ -21,6 +28,7 @@ EXAMPLES = """\
 examples:
   h3farm run                                      start the farm; the dashboard's address is printed
   h3farm submit "A red fox in snow" --seconds 5   queue a render
+  h3farm submit --prompts night.txt --plan        see what a whole night would be
   h3farm list                                     what was, what runs, what comes
 """
 
@@ -78,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_submit(commands)
+    _add_batch(commands)
     _add_list(commands)
     _add_show(commands)
     _add_cancel(commands)
@@ -135,9 +144,11 @@ def _add_submit(commands: "Commands[argparse.ArgumentParser]") -> None:
         commands,
         "submit",
         job_commands.submit,
-        "queue a render; prints the job's id",
+        "queue a render, or many as a batch; prints the id",
         examples='  h3farm submit "A red fox in snow" --seconds 5 --wait\n'
-        "  h3farm submit --spec fox.json --seed 7 --priority urgent\n",
+        "  h3farm submit --spec fox.json --seed 7 --priority urgent\n"
+        '  h3farm submit "a {red|grey} fox" --expand all --vary steps=10..30..10 --plan\n'
+        "  h3farm submit --csv films.csv --count 3 --name night --key night-1\n",
     )
     parser.add_argument(
         "--priority",
@@ -150,7 +161,28 @@ def _add_submit(commands: "Commands[argparse.ArgumentParser]") -> None:
         action="store_true",
         help="show the progress and exit by the result; Ctrl-C does not cancel the job",
     )
+    add_batch_options(parser)
     add_spec_options(parser)
+
+
+def _add_batch(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("batch", help="look at batches, and control them as a whole")
+    actions = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _command(
+        actions,
+        "list",
+        batch_commands.list_batches,
+        "list the batches, newest last",
+        examples="  h3farm batch list\n",
+    )
+    show = _command(
+        actions,
+        "show",
+        batch_commands.show_batch,
+        "show a batch's progress and its jobs",
+        examples="  h3farm batch show foxes\n",
+    )
+    show.add_argument("batch", metavar="BATCH", help="the batch's id or name")
 
 
 def _add_list(commands: "Commands[argparse.ArgumentParser]") -> None:

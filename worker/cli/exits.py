@@ -22,7 +22,8 @@ from h3farm.worker.queue import (
     UnknownJob,
     UnknownModel,
 )
-from h3farm.worker.queue.errors import NotEnoughDisk
+from h3farm.worker.queue.errors import NotEnoughDisk, UnknownBatch
+from h3farm.worker.queue.faults import BatchError
 from h3farm.worker.supervisor import CannotRun
 
 OK, FAILED, USAGE, NOT_RUNNING, UNKNOWN_JOB, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -30,10 +31,12 @@ OK, FAILED, USAGE, NOT_RUNNING, UNKNOWN_JOB, INTERRUPTED = 0, 1, 2, 3, 4, 130
 # A class of error, the exit code, and the word for programs; the first that fits counts.
 TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (UnknownModel, USAGE, "unknown_model"),
+    (BatchError, USAGE, "invalid_batch"),
     (SpecError, USAGE, "invalid_spec"),
     (SettingsError, USAGE, "invalid_setting"),
     (StoreUnavailable, NOT_RUNNING, "store_unavailable"),
     (UnknownJob, UNKNOWN_JOB, "unknown_job"),
+    (UnknownBatch, UNKNOWN_JOB, "unknown_batch"),
     (InvalidTransition, FAILED, "invalid_transition"),
     (NotEnoughDisk, FAILED, "not_enough_disk"),
     (QueueError, FAILED, "queue"),
@@ -55,7 +58,7 @@ exit codes:
   1    it failed, or the job did; the reason is on standard error
   2    wrong usage: an option, a setting, or a spec that cannot be rendered
   3    the farm is not running
-  4    there is no such job
+  4    there is no such job or batch
   130  interrupted with Ctrl-C
 """
 
@@ -75,6 +78,10 @@ def tell(error: BaseException, sentence: str, *, as_json: bool) -> int:
         shape: dict[str, Any] = {"kind": kind, "message": sentence}
         if field := getattr(error, "field", ""):
             shape["field"] = field
+        if isinstance(error, BatchError):
+            shape["faults"] = [fault.to_json() for fault in error.faults]
         print(json.dumps({"error": shape}, ensure_ascii=False))
-    print(f"h3farm: {sentence}", file=sys.stderr)
+    told = [fault.sentence for fault in error.faults] if isinstance(error, BatchError) else []
+    for line in told or [sentence]:
+        print(f"h3farm: {line}", file=sys.stderr)
     return code

@@ -5,6 +5,8 @@ import sys
 import time
 
 from h3farm.worker.cli import exits, words
+from h3farm.worker.cli.batch_commands import submit_batch
+from h3farm.worker.cli.batch_options import is_batch
 from h3farm.worker.cli.spec_options import given_fields, make_spec
 from h3farm.worker.queue import (
     OVER,
@@ -21,15 +23,24 @@ CANCEL_WAIT_S = 5.0
 
 
 def submit(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Queue a render; with --wait follow it to its end."""
+    """Queue a render, or many; with --wait follow them to their end."""
+    if is_batch(arguments) or arguments.plan:
+        return submit_batch(arguments, settings)
     fields = given_fields(arguments)
     with RenderQueue.connect(settings) as queue:
         # Without models any name will do: the queue then says why there are none.
         spec = make_spec(fields, list(queue.models()) or ["none"])
-        job = queue.submit(spec, priority=arguments.priority)
+        job = queue.submit(
+            spec, priority=arguments.priority, key=arguments.key, again=arguments.again
+        )
         for warning in job.spec.warnings():
             print(f"note: {warning}", file=sys.stderr)
-        if queue.worker() is None:
+        if job.same_as:
+            print(
+                f"note: same as job {job.same_as}, so it is done; --again renders it once more",
+                file=sys.stderr,
+            )
+        elif queue.worker() is None:
             print("note: no worker is running; the job waits for one", file=sys.stderr)
         if not arguments.wait:
             return _submitted(job, as_json=arguments.json)
@@ -48,7 +59,8 @@ def _submitted(job: RenderJob, *, as_json: bool) -> int:
         words.print_json(job.to_json())
     else:
         print(job.id)
-        print(f"queued, {words.detail(job)}: `h3farm show {job.id}` tells of it", file=sys.stderr)
+        state = f"{job.state}, {words.detail(job)}"
+        print(f"{state}: `h3farm show {job.id}` tells of it", file=sys.stderr)
     return exits.OK
 
 
@@ -141,6 +153,8 @@ def show(arguments: argparse.Namespace, settings: Settings) -> int:
         ("submitted", words.moment(job.created_at)),
         ("started", words.moment(job.started_at)),
         ("ended", words.moment(job.ended_at)),
+        ("same as", job.same_as or ""),
+        ("batch", job.batch or ""),
         ("attempts", str(job.attempts) if job.attempts > 1 else ""),
         ("resume at", job.place if job.place and job.state is not State.DONE else ""),
         ("changed", words.rung(job)),

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,14 @@ def _read(name: str) -> dict[str, Any]:
 
 def make_spec(fields: dict[str, Any], models: list[str]) -> RenderSpec:
     """The spec; without a model it gets the only one there is. SpecError."""
+    choose_model(fields, models)
+    return RenderSpec.from_json(fields)
+
+
+def choose_model(fields: dict[str, Any], models: Sequence[str]) -> None:
+    """Fill in the only model there is where none is named; SpecError when there are several."""
     if "model" not in fields and len(models) == 1:
         fields["model"] = models[0]
     elif "model" not in fields and models:
         known = ", ".join(models)
         raise SpecError("model", None, known, f"say which model with --model: there are {known}")
-    return RenderSpec.from_json(fields)

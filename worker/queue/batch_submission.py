@@ -15,6 +15,7 @@ from h3farm.worker.queue.errors import JobNotSaved
 from h3farm.worker.queue.faults import batch_error
 from h3farm.worker.queue.job import RenderJob, stamp
 from h3farm.worker.queue.manifests import submitting
+from h3farm.worker.queue.plan import Plan, PlannedJob, make_plan
 from h3farm.worker.queue.same import distinct
 from h3farm.worker.queue.states import Priority, State
 from h3farm.worker.queue.submission import Submission
@@ -43,48 +44,66 @@ class BatchSubmission(Submission):
         with store_errors(self.settings), submitting(self.settings.submit_lock):
             if (first := self._first(key)) is not None:
                 return self._first_batch(first)
-            for model in dict.fromkeys(spec.model for spec in specs):
-                self._check_model(model)
             moment = self._clock()
-            seeded = [spec.with_seed() for spec in specs]
-            wanted = seeded if again else distinct(seeded)
-            full_name = batch_name(name, wanted, moment)
-            batch_id = self._new_batch_id(moment, len(wanted))
-            jobs = [
-                RenderJob(
-                    id=job_id,
-                    spec=spec,
-                    state=State.QUEUED,
-                    priority=Priority(priority),
-                    created_at=stamp(moment),
-                    batch=batch_id,
-                    batch_index=index,
-                )
-                for index, (job_id, spec) in enumerate(
-                    zip(_ids(batch_id, len(wanted)), wanted, strict=True)
-                )
-            ]
-            record = {
-                "id": batch_id,
-                "name": free_name(full_name, [batch.name for batch in self.batches()]),
+            wanted = self._wanted(specs, again=again)
+            record: dict[str, Any] = {
+                "name": self._free_name(name, wanted, moment),
                 "created_at": stamp(moment),
                 "priority": str(Priority(priority)),
                 "key": key,
-                "jobs": len(jobs),
-                "left_out": len(specs) - len(jobs),
+                "jobs": len(wanted),
+                "left_out": len(specs) - len(wanted),
             }
-            with self._prepared([job.id for job in jobs], batch_id):
+            record["id"] = self._new_batch_id(moment, len(wanted))
+            jobs = _jobs(record, wanted)
+            with self._prepared([job.id for job in jobs], record["id"]):
                 if not again:
                     jobs = self.known(jobs)
                 self._put_down(jobs, record)
             first = self.take_in(jobs, key=key, batch=record)
-            if first is not None:
-                self._release([job.id for job in jobs], batch_id)
+            if first is not None:  # another submit with this key was faster
+                self._release([job.id for job in jobs], record["id"])
                 return self._first_batch(first)
-            self.manifests.accept(batch_id)
+            self.manifests.accept(record["id"])
             for job in jobs:
                 self.folders.accept(job.id)
-            return self.batch(batch_id)
+            return self.batch(record["id"])
+
+    def plan(
+        self,
+        specs: Sequence[RenderSpec],
+        *,
+        name: str = "",
+        draw_seed: int | None = None,
+        again: bool = False,
+    ) -> Plan:
+        """What `submit_many` would queue of these specs now; refuses what it would refuse.
+
+        draw_seed: from which they were drawn, to be told.
+        """
+        _check_count(len(specs))
+        with store_errors(self.settings):
+            wanted = self._wanted(specs, again=again)
+            others = [None] * len(wanted) if again else self.same(wanted)
+            return make_plan(
+                name=self._free_name(name, wanted, self._clock()),
+                jobs=[
+                    PlannedJob(spec=spec, same_as=other.id if other else None)
+                    for spec, other in zip(wanted, others, strict=True)
+                ],
+                left_out=len(specs) - len(wanted),
+                draw_seed=draw_seed,
+            )
+
+    def _wanted(self, specs: Sequence[RenderSpec], *, again: bool) -> list[RenderSpec]:
+        """The specs with their seeds, equal ones once; UnknownModel."""
+        for model in dict.fromkeys(spec.model for spec in specs):
+            self._check_model(model)
+        seeded = [spec.with_seed() for spec in specs]
+        return seeded if again else distinct(seeded)
+
+    def _free_name(self, name: str, specs: Sequence[RenderSpec], moment: datetime) -> str:
+        return free_name(batch_name(name, specs, moment), [each.name for each in self.batches()])
 
     def _put_down(self, jobs: Sequence[RenderJob], record: Mapping[str, Any]) -> None:
         """Everything of a batch on disk, the manifest last."""
@@ -117,6 +136,24 @@ def _check_count(count: int) -> None:
     if count > MAX_JOBS:
         sentence = f"a batch has at most {MAX_JOBS} jobs, got {count}"
         raise batch_error("", count, f"at most {MAX_JOBS} jobs", sentence)
+
+
+def _jobs(record: Mapping[str, Any], specs: Sequence[RenderSpec]) -> list[RenderJob]:
+    """The jobs of a batch, none of them queued yet."""
+    return [
+        RenderJob(
+            id=job_id,
+            spec=spec,
+            state=State.QUEUED,
+            priority=Priority(record["priority"]),
+            created_at=record["created_at"],
+            batch=record["id"],
+            batch_index=index,
+        )
+        for index, (job_id, spec) in enumerate(
+            zip(_ids(record["id"], len(specs)), specs, strict=True)
+        )
+    ]
 
 
 def _ids(batch_id: str, count: int) -> Iterator[str]:
