@@ -45,12 +45,17 @@ def jobs() -> JSON:
 
 @blueprint.post("/jobs")
 def submit() -> tuple[JSON, int]:
-    """Queue `{"spec": {...}, "priority": "normal"}`."""
+    """Queue `{"spec": {...}, "priority": "normal", "anyway": false}`."""
     body = request.get_json()
-    if not isinstance(body, dict) or not set(body) <= {"spec", "priority"}:
-        raise BadRequestError('the body must be {"spec": {...}, "priority": "normal"}')
+    if not isinstance(body, dict) or not set(body) <= {"spec", "priority", "anyway"}:
+        raise BadRequestError(
+            'the body must be {"spec": {...}, "priority": "normal", "anyway": false}'
+        )
+    if not isinstance(anyway := body.get("anyway", False), bool):
+        raise BadRequestError(f"anyway must be true or false, got {anyway!r}", "anyway")
     spec = RenderSpec.from_json(body.get("spec"))
-    job = farm().queue.submit(spec, priority=priority_of(body.get("priority", Priority.NORMAL)))
+    priority = priority_of(body.get("priority", Priority.NORMAL))
+    job = farm().queue.submit(spec, priority=priority, anyway=anyway)
     return job.to_json(), 201
 
 

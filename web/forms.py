@@ -12,6 +12,7 @@ from h3farm.engine.spec import FIELDS, Field, RenderSpec, SpecError, field_named
 from h3farm.web import words
 from h3farm.web.outputs import Sidecar
 from h3farm.worker.queue import Priority, RenderJob
+from h3farm.worker.queue.errors import NotEnoughDisk
 
 CUSTOM = "custom"
 UNITS = ("frames", "seconds")
@@ -68,6 +69,7 @@ class SubmitForm:
     values: dict[str, Any]
     errors: dict[str, str] = field(default_factory=dict)
     failure: str = ""
+    no_room: bool = False
     queued: RenderJob | None = None
 
     def field(self, name: str) -> Field:
@@ -76,6 +78,7 @@ class SubmitForm:
 
     def fail(self, error: Exception) -> None:
         """Show a failure beside the field it names, or above the form."""
+        self.no_room = isinstance(error, NotEnoughDisk)
         name = getattr(error, "field", "")
         name = SHOWN_AT.get(name, name)
         if name in self.values:

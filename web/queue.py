@@ -10,7 +10,7 @@ from h3farm.web import forms
 from h3farm.web.errors import status_and_kind
 from h3farm.web.farm import farm, model_names, render_of
 from h3farm.worker.queue import RenderJob, StoreUnavailable
-from h3farm.worker.queue.errors import JobNotSaved
+from h3farm.worker.queue.errors import JobNotSaved, NotEnoughDisk
 
 LOG_TAIL_BYTES = 8000
 FRAGMENT_HEADER = "X-Fragment"  # our scripts ask for the changed part of a page
@@ -30,8 +30,9 @@ def submit() -> Response | AnyResponse:
     form = forms.posted(request.form)
     try:
         spec = forms.spec_of(form)
-        job = farm().queue.submit(spec, priority=forms.priority_of(form.values["priority"]))
-    except (SpecError, JobNotSaved, StoreUnavailable) as error:
+        priority = forms.priority_of(form.values["priority"])
+        job = farm().queue.submit(spec, priority=priority, anyway="anyway" in request.form)
+    except (SpecError, JobNotSaved, NotEnoughDisk, StoreUnavailable) as error:
         form.fail(error)
         return Response(_form_or_home(form), status=status_and_kind(error)[0])
     if not _wants_fragment():

@@ -12,7 +12,7 @@ from h3farm.worker.queue import RenderJob
 JSON = "application/json"
 GOOD = {"prompt": "a red fox", "model": "tiny-h3"}
 
-BODY = 'the body must be {"spec": {...}, "priority": "normal"}'
+BODY = 'the body must be {"spec": {...}, "priority": "normal", "anyway": false}'
 PRIORITIES = "priority must be urgent or normal or idle"
 UNGUIDED = (
     "cfg has no meaning here: the model is guidance-distilled, it has neither a guidance scale "

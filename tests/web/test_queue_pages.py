@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from flask.testing import FlaskClient
 
+from h3farm.engine.machine import Machine
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import FIELDS
 from h3farm.worker.queue import RenderJob, RenderQueue, Settings
@@ -248,6 +249,23 @@ def test_a_failed_job_shows_where_it_stood_and_what_was_changed(
     page = client.get(f"/jobs/{job.id}").text
     assert "<dt>Resume point</dt><dd>denoise 12 of 20</dd>" in page
     assert "<dt>Rendered with</dt><dd>fewer threads, after a failure</dd>" in page
+
+
+def test_a_disk_without_room_is_said_and_can_be_overruled(
+    client: FlaskClient, form: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "free_disk", lambda self, folder: (1, 1000))
+    answer = client.post("/", data=form)
+    assert answer.status_code == 507
+    assert "There is not enough room at" in answer.text
+    assert 'name="anyway"' in answer.text
+    assert client.post("/", data=form | {"anyway": "on"}).status_code == 303
+    body = {"spec": {"prompt": "a red fox", "model": "tiny-h3"}}
+    refused = client.post("/api/jobs", json=body)
+    assert (refused.status_code, refused.json["error"]["kind"]) == (507, "not_enough_disk")
+    assert client.post("/api/jobs", json=body | {"anyway": True}).status_code == 201
+    odd = client.post("/api/jobs", json=body | {"anyway": "yes"})
+    assert (odd.status_code, odd.json["error"]["field"]) == (400, "anyway")
 
 
 def test_a_log_is_plain_text(

@@ -84,8 +84,9 @@ def test_any_number_of_jobs_is_one_call_to_the_store(queue: RenderQueue, count: 
         for name in ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_exec")
         if after.get(name, 0) > before.get(name, 0)
     }
-    # What is done already, the names of batches, the one that brings them in, and the answer.
-    assert sent == {"cmdstat_evalsha": 4}
+    # What is done already, what waits, the names of batches, the one that brings them in, and the
+    # answer.
+    assert sent == {"cmdstat_evalsha": 5}
     assert batch.counts == {"queued": count}
     trips = queue.connection.info("stats")["total_commands_processed"]
     assert len(queue.list()) == count + 2

@@ -36,6 +36,7 @@ def submit_batch(arguments: argparse.Namespace, settings: Settings) -> int:
             priority=arguments.priority,
             key=arguments.key,
             again=arguments.again,
+            anyway=arguments.anyway,
         )
         if queue.worker() is None:
             print("note: no worker is running; the batch waits for one", file=sys.stderr)

@@ -161,6 +161,11 @@ def _add_submit(commands: "Commands[argparse.ArgumentParser]") -> None:
         action="store_true",
         help="show the progress and exit by the result; Ctrl-C does not cancel the job",
     )
+    parser.add_argument(
+        "--anyway",
+        action="store_true",
+        help="also when the disk has no room for all that waits; the render waits for room then",
+    )
     add_batch_options(parser)
     add_spec_options(parser)
 

@@ -31,7 +31,11 @@ def submit(arguments: argparse.Namespace, settings: Settings) -> int:
         # Without models any name will do: the queue then says why there are none.
         spec = make_spec(fields, list(queue.models()) or ["none"])
         job = queue.submit(
-            spec, priority=arguments.priority, key=arguments.key, again=arguments.again
+            spec,
+            priority=arguments.priority,
+            key=arguments.key,
+            again=arguments.again,
+            anyway=arguments.anyway,
         )
         for warning in job.spec.warnings():
             print(f"note: {warning}", file=sys.stderr)

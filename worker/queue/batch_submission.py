@@ -32,13 +32,14 @@ class BatchSubmission(Submission):
         priority: str = Priority.NORMAL,
         key: str | None = None,
         again: bool = False,
+        anyway: bool = False,
     ) -> Batch:
         """Queue renders as one batch, in their order: all or none, in one call to the store.
 
         name: may hold `{date}`, `{time}` and `{jobs}`; another batch of this name makes it end in a
-        number. Equal specs in it are queued once. key, again: as for `submit`; the answer to a key
-        that was given before is the first batch. BatchError, UnknownModel and JobNotSaved queue
-        nothing.
+        number. Equal specs in it are queued once. key, again, anyway: as for `submit`; the answer
+        to a key that was given before is the first batch. BatchError, UnknownModel, NotEnoughDisk
+        and JobNotSaved queue nothing.
         """
         _check_count(len(specs))
         with store_errors(self.settings), submitting(self.settings.submit_lock):
@@ -59,6 +60,8 @@ class BatchSubmission(Submission):
             with self._prepared([job.id for job in jobs], record["id"]):
                 if not again:
                     jobs = self.known(jobs)
+                if not anyway:
+                    self._check_room(jobs)
                 self._put_down(jobs, record)
             first = self.take_in(jobs, key=key, batch=record)
             if first is not None:  # another submit with this key was faster

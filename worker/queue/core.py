@@ -12,6 +12,7 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
+from h3farm.engine.machine import Machine
 from h3farm.worker.queue.disk import JobFolders
 from h3farm.worker.queue.errors import StoreUnavailable
 from h3farm.worker.queue.job import RenderJob, utc_now
@@ -63,8 +64,11 @@ class QueueCore:
         connection: redis.Redis | None = None,
         clock: Callable[[], datetime] = utc_now,
         suffix: Callable[[], str] = lambda: secrets.token_hex(2),
+        machine: Machine | None = None,
     ) -> None:
-        """Nothing is sent yet: see `connect`. `suffix` gives the last part of job ids."""
+        """Nothing is sent yet: see `connect`. `suffix` gives the last part of job ids; `machine`
+        says how much room the disks have.
+        """
         self.settings = settings
         self.connection = connection or open_connection(settings)
         self.folders = JobFolders(settings.jobs)
@@ -72,6 +76,7 @@ class QueueCore:
         self.rq_queue = Queue(QUEUE_NAME, connection=self.connection, serializer=SERIALIZER)
         self._clock = clock
         self._suffix = suffix
+        self._machine = machine or Machine()
 
     @classmethod
     def connect(cls, settings: Settings | None = None) -> Self:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from redis import Redis
 from redis.client import Pipeline
 
+from h3farm.engine.disk_sizes import disk_for_output
 from h3farm.engine.progress import Progress
 from h3farm.worker.queue.disk import JobFolders
 from h3farm.worker.queue.errors import InvalidTransition, UnknownJob
@@ -112,9 +113,11 @@ def decode(raw: Mapping[Any, bytes | str]) -> dict[str, Any]:
 
 
 def stored_fields(job: RenderJob) -> dict[str, Any]:
-    """What the store keeps of a job; the hash of its spec is there to find equal ones."""
+    """What the store keeps of a job; the hash of its spec is there to find equal ones, the bytes of
+    its output to add them up.
+    """
     fields = {name: value for name, value in job.to_json().items() if name not in UNSTORED}
-    return fields | {"spec_hash": job.spec.hash}
+    return fields | {"spec_hash": job.spec.hash, "output_bytes": disk_for_output(job.spec)}
 
 
 class Records:

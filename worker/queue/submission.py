@@ -12,6 +12,7 @@ from h3farm.worker.queue.core import store_errors
 from h3farm.worker.queue.errors import UnknownModel
 from h3farm.worker.queue.job import RenderJob, stamp
 from h3farm.worker.queue.manifests import submitting
+from h3farm.worker.queue.room import check_room
 from h3farm.worker.queue.same import Same
 from h3farm.worker.queue.states import Priority, State
 
@@ -28,6 +29,7 @@ class Submission(Batches, Same):
         priority: str = Priority.NORMAL,
         key: str | None = None,
         again: bool = False,
+        anyway: bool = False,
     ) -> RenderJob:
         """Queue a render behind all jobs of the same or a higher priority; returns the stored job.
 
@@ -36,6 +38,7 @@ class Submission(Batches, Same):
 
         key: the same one again queues nothing and returns the first job. again: render what has
         been rendered; without it the new job is done at once, `same_as` the one with the video.
+        anyway: without NotEnoughDisk; a render that finds the disk full waits until it has room.
         """
         with store_errors(self.settings), submitting(self.settings.submit_lock):
             if (first := self._first(key)) is not None:
@@ -53,6 +56,8 @@ class Submission(Batches, Same):
             with self._prepared([job.id]):
                 if not again:
                     job = self.known([job])[0]
+                if not anyway:
+                    self._check_room([job])
                 self.folders.prepare(job.id, job.durable())
             first = self.take_in([job], key=key)
             if first is not None:  # another submit with this key was faster
@@ -122,6 +127,10 @@ class Submission(Batches, Same):
         while not self.folders.reserve(job_id := f"{start}-{self._suffix()}"):
             pass
         return job_id
+
+    def _check_room(self, jobs: Sequence[RenderJob]) -> None:
+        if specs := [job.spec for job in jobs if not job.over]:
+            check_room(self.connection, self.settings, specs, self._machine)
 
     def _check_model(self, name: str) -> None:
         models = self.records.models()
