@@ -5,6 +5,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from h3farm.engine.spec import RenderSpec
+from h3farm.web.bodies import switch_in, text_in
 from h3farm.web.errors import BadRequestError
 from h3farm.web.farm import farm
 from h3farm.web.forms import priority_of
@@ -45,17 +46,21 @@ def jobs() -> JSON:
 
 @blueprint.post("/jobs")
 def submit() -> tuple[JSON, int]:
-    """Queue `{"spec": {...}, "priority": "normal", "anyway": false}`."""
+    """Queue `{"spec": {...}, "priority": "normal", "key": "...", "again": false}`."""
     body = request.get_json()
-    if not isinstance(body, dict) or not set(body) <= {"spec", "priority", "anyway"}:
+    parts = {"spec", "priority", "key", "again", "anyway"}
+    if not isinstance(body, dict) or not set(body) <= parts:
         raise BadRequestError(
             'the body must be {"spec": {...}, "priority": "normal", "anyway": false}'
         )
-    if not isinstance(anyway := body.get("anyway", False), bool):
-        raise BadRequestError(f"anyway must be true or false, got {anyway!r}", "anyway")
     spec = RenderSpec.from_json(body.get("spec"))
-    priority = priority_of(body.get("priority", Priority.NORMAL))
-    job = farm().queue.submit(spec, priority=priority, anyway=anyway)
+    job = farm().queue.submit(
+        spec,
+        priority=priority_of(body.get("priority", Priority.NORMAL)),
+        key=text_in(body, "key"),
+        again=switch_in(body, "again"),
+        anyway=switch_in(body, "anyway"),
+    )
     return job.to_json(), 201
 
 

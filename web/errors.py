@@ -12,7 +12,8 @@ from h3farm.worker.queue import (
     UnknownJob,
     UnknownModel,
 )
-from h3farm.worker.queue.errors import JobNotSaved, NotEnoughDisk
+from h3farm.worker.queue.errors import JobNotSaved, NotEnoughDisk, UnknownBatch
+from h3farm.worker.queue.faults import BatchError
 
 
 class WebError(Exception):
@@ -69,8 +70,10 @@ class TooManyStreamsError(WebError):
 
 STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (UnknownModel, 422, "unknown_model"),
+    (BatchError, 422, "invalid_batch"),
     (SpecError, 422, "invalid_spec"),
     (UnknownJob, 404, "unknown_job"),
+    (UnknownBatch, 404, "unknown_batch"),
     (InvalidTransition, 409, "invalid_transition"),
     (JobNotSaved, 507, "job_not_saved"),
     (NotEnoughDisk, 507, "not_enough_disk"),
@@ -85,7 +88,7 @@ TITLE = "That did not work"
 SENTENCES = {
     404: "There is no such page.",
     405: "This address does not take that method.",
-    413: "The request is too large: a prompt has at most 20000 characters.",
+    413: "The request is too large: a prompt has at most 20000 characters, a batch 16 MiB.",
     415: "The body must be JSON, with the content type application/json.",
     500: "The dashboard made a mistake; its log says more. Queue and worker are not affected.",
 }
@@ -119,4 +122,6 @@ def as_json(error: Exception) -> dict[str, Any]:
     field = getattr(error, "field", "")
     if field:
         shape["field"] = field
+    if isinstance(error, BatchError):
+        shape["faults"] = [fault.to_json() for fault in error.faults]
     return {"error": shape}

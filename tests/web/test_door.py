@@ -17,6 +17,7 @@ WRITES = (
     "POST /jobs/<job_id>/cancel",
     "POST /api/jobs",
     "POST /api/jobs/<job_id>/cancel",
+    "POST /api/batches",
 )
 READS = (
     "GET /",
@@ -35,6 +36,9 @@ READS = (
     "GET /api/jobs/<job_id>",
     "GET /api/jobs/<job_id>/log",
     "GET /api/events",
+    "GET /api/batches",
+    "GET /api/batches/<batch_id>",
+    "GET /api/batches/<batch_id>/jobs",
 )
 FOREIGN_HOSTS = (
     "evil.example",

@@ -102,3 +102,12 @@ def test_a_render_that_was_made_before_needs_no_room(farm: RenderQueue, disks: D
     farm.records.move(first.id, State.DONE, result=result)
     disks.outputs = 0
     assert farm.submit(spec(seed=7)).same_as == first.id
+
+
+def test_a_plan_warns_where_a_submit_refuses(farm: RenderQueue, disks: Disks) -> None:
+    specs = [spec("a", seed=1), spec("b", seed=2)]
+    assert not farm.plan(specs).warnings
+    disks.outputs = OUTPUT
+    with pytest.raises(NotEnoughDisk) as caught:
+        farm.submit_many(specs)
+    assert farm.plan(specs).warnings == [str(caught.value)]

@@ -11,11 +11,12 @@ from h3farm.worker.queue.batch import Batch, batch_name, free_name
 from h3farm.worker.queue.core import store_errors
 from h3farm.worker.queue.description import MAX_JOBS
 from h3farm.worker.queue.disk import PREPARED
-from h3farm.worker.queue.errors import JobNotSaved
+from h3farm.worker.queue.errors import JobNotSaved, NotEnoughDisk
 from h3farm.worker.queue.faults import batch_error
 from h3farm.worker.queue.job import RenderJob, stamp
 from h3farm.worker.queue.manifests import submitting
 from h3farm.worker.queue.plan import Plan, PlannedJob, make_plan
+from h3farm.worker.queue.room import check_room
 from h3farm.worker.queue.same import distinct
 from h3farm.worker.queue.states import Priority, State
 from h3farm.worker.queue.submission import Submission
@@ -80,7 +81,8 @@ class BatchSubmission(Submission):
         draw_seed: int | None = None,
         again: bool = False,
     ) -> Plan:
-        """What `submit_many` would queue of these specs now; refuses what it would refuse.
+        """What `submit_many` would queue of these specs now; refuses what it would refuse, but
+        warns when the disk is short.
 
         draw_seed: from which they were drawn, to be told.
         """
@@ -88,6 +90,13 @@ class BatchSubmission(Submission):
         with store_errors(self.settings):
             wanted = self._wanted(specs, again=again)
             others = [None] * len(wanted) if again else self.same(wanted)
+            new = [spec for spec, other in zip(wanted, others, strict=True) if other is None]
+            warnings = []
+            if new:
+                try:
+                    check_room(self.connection, self.settings, new, self._machine)
+                except NotEnoughDisk as error:
+                    warnings.append(str(error))
             return make_plan(
                 name=self._free_name(name, wanted, self._clock()),
                 jobs=[
@@ -96,6 +105,7 @@ class BatchSubmission(Submission):
                 ],
                 left_out=len(specs) - len(wanted),
                 draw_seed=draw_seed,
+                warnings=warnings,
             )
 
     def _wanted(self, specs: Sequence[RenderSpec], *, again: bool) -> list[RenderSpec]:
