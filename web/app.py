@@ -5,7 +5,7 @@ import logging
 from flask import Flask, Response, jsonify, render_template, request
 from werkzeug.exceptions import HTTPException
 
-from h3farm.web import api, batch_api, errors, gallery, media, queue, security, words
+from h3farm.web import api, batch_api, batches, errors, gallery, media, queue, security, words
 from h3farm.web.farm import EXTENSION, Farm, board, pulse, render_of
 from h3farm.web.hub import Hub, Message
 from h3farm.web.outputs import Outputs
@@ -33,7 +33,7 @@ def create_app(config: Settings, *, render_queue: RenderQueue | None = None) -> 
         board=board, phases=words.PHASE_LABELS, pulse=pulse, render_of=render_of
     )
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
-    for part in (queue, gallery, media, api, batch_api):
+    for part in (queue, batches, gallery, media, api, batch_api):
         app.register_blueprint(part.blueprint)
     for known in (*errors.KNOWN, HTTPException):
         app.register_error_handler(known, refuse)

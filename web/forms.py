@@ -135,13 +135,18 @@ def posted(sent: Mapping[str, str]) -> SubmitForm:
 
 def spec_of(form: SubmitForm) -> RenderSpec:
     """The spec that a posted form describes; SpecError as everywhere."""
+    return RenderSpec.from_json(fields_of(form))
+
+
+def fields_of(form: SubmitForm) -> dict[str, object]:
+    """The fields of a spec that a posted form has, as far as they can be read."""
     values = form.values
     unit = values["unit"] if values["unit"] in UNITS else UNITS[0]
     wanted: dict[str, object] = {"prompt": values["prompt"], "model": values["model"]}
     wanted.update({name: _number(values[name]) for name in NUMBERS})
     wanted.update({name: values[name] for name in SWITCHES})
     wanted[unit] = _number(values["length"])
-    return RenderSpec.from_json(wanted)
+    return wanted
 
 
 def priority_of(given: object) -> str:

@@ -18,6 +18,7 @@ WRITES = (
     "POST /api/jobs",
     "POST /api/jobs/<job_id>/cancel",
     "POST /api/batches",
+    "POST /batches",
 )
 READS = (
     "GET /",
@@ -36,6 +37,9 @@ READS = (
     "GET /api/jobs/<job_id>",
     "GET /api/jobs/<job_id>/log",
     "GET /api/events",
+    "GET /batches",
+    "GET /batches/<batch_id>",
+    "GET /batches/<batch_id>/live",
     "GET /api/batches",
     "GET /api/batches/<batch_id>",
     "GET /api/batches/<batch_id>/jobs",
