@@ -17,7 +17,7 @@ from h3farm.worker.queue.errors import NotEnoughDisk
 from h3farm.worker.queue.settings import Settings
 from h3farm.worker.queue.states import OVER, State
 
-RESERVE_BYTES = 64_000_000  # stays free: the store and the records write too
+RESERVE_BYTES = 16_000_000  # stays free: the store and the records write too
 
 # KEYS: the sets of jobs that are not over. Their number, and the bytes of their outputs.
 SUM = """
