@@ -25,9 +25,16 @@ from rq.timeouts import BaseDeathPenalty
 from rq.utils import now
 from rq.worker.base import WorkerStatus
 
+from h3farm.worker import ballast
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue
-from h3farm.worker.queue.core import JOB_FUNCTION, QUEUE_NAME, SERIALIZER, WORKER_NAME
+from h3farm.worker.queue.core import (
+    JOB_FUNCTION,
+    QUEUE_NAME,
+    SERIALIZER,
+    WORKER_NAME,
+    store_is_full,
+)
 from h3farm.worker.recovery import START_FIELD, put_back
 from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
 
@@ -37,6 +44,7 @@ HEARTBEAT_S = 30
 HEARTBEAT_GRACE_S = 60
 IDLE_TTL_S = 30  # RQ waits 15 s less than this for a job, then looks around
 MAINTENANCE_S = 10
+FULL_STORE_S = 1.0
 
 
 class NoDeathPenalty(BaseDeathPenalty):
@@ -139,10 +147,20 @@ class ResidentWorker(SimpleWorker):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        """With nothing in hand, what lies in the intermediate list was popped into a lost reply."""
-        for job_id in self._queue.rq_queue.intermediate_queue.get_job_ids():
-            put_back(self._queue, job_id, also=lambda pipeline: None)
-        return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
+        """With nothing in hand, what lies in the intermediate list was popped into a lost reply.
+
+        A store whose disk is full takes nothing, a pop included: it is waited for.
+        """
+        while True:
+            try:
+                for job_id in self._queue.rq_queue.intermediate_queue.get_job_ids():
+                    put_back(self._queue, job_id, also=lambda pipeline: None)
+                return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
+            except redis.ResponseError as error:
+                if not store_is_full(error):
+                    raise
+            ballast.drop(self._queue.settings)
+            time.sleep(FULL_STORE_S)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run one job here."""

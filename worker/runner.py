@@ -19,9 +19,10 @@ from typing import Any, Protocol
 import redis
 from rq.job import Job
 
-from h3farm.engine.errors import Cancelled, CheckpointError
+from h3farm.engine.errors import Cancelled, CheckpointError, DiskFull
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
+from h3farm.worker import ballast
 from h3farm.worker.job_log import job_log
 from h3farm.worker.queue import RenderJob, RenderQueue, State
 from h3farm.worker.queue.errors import JobNotSaved
@@ -224,6 +225,8 @@ class Runner:
 
     def _finish(self, job: RenderJob, stopped: bool, end: _Message) -> dict[str, Any]:
         """Bring the record to its end, or raise what the worker is to do with the job."""
+        if isinstance(end.error, DiskFull):
+            ballast.drop(self._queue.settings)
         self._await_store()
         if end.result is not None:
             result = end.result.to_json()
@@ -257,17 +260,31 @@ class Runner:
             logger.warning("%s: %s", job.id, error)
 
     def _end(self, job: RenderJob, state: State, **fields: Any) -> None:
-        self._queue.records.move(job.id, state, ended_at=stamp(utc_now()), **fields)
-
-    def _await_store(self) -> None:
-        """A store that is being started again gets some time; after that the disk must do."""
-        give_up_at = time.monotonic() + STORE_PATIENCE_S
-        while time.monotonic() < give_up_at:
+        """The end is put down, however long the disk has no room for it."""
+        ended_at = stamp(utc_now())
+        while True:
             try:
-                self._queue.connection.ping()
-            except redis.RedisError:
-                if self._closing:
-                    return
+                self._queue.records.move(job.id, state, ended_at=ended_at, **fields)
+            except JobNotSaved as error:
+                if self._closing or not isinstance(error.__cause__, DiskFull):
+                    raise
+                logger.warning("%s", error)
+                ballast.drop(self._queue.settings)
                 self._next_message()
             else:
                 return
+
+    def _await_store(self) -> None:
+        """A store that is being started again gets some time; after that the disk must do. One
+        whose disk is full gets all the time it needs.
+        """
+        give_up_at = time.monotonic() + STORE_PATIENCE_S
+        while not self._closing:
+            try:
+                if self._queue.writable():
+                    return
+                ballast.drop(self._queue.settings)
+            except redis.RedisError:
+                if time.monotonic() > give_up_at:
+                    return
+            self._next_message()

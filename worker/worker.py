@@ -15,6 +15,7 @@ import redis
 
 from h3farm.engine.errors import EngineError
 from h3farm.engine.machine import Machine
+from h3farm.worker import ballast
 from h3farm.worker.holds import Holds
 from h3farm.worker.identity import ProcessLock, Taken
 from h3farm.worker.jobs import RUNNER
@@ -79,6 +80,7 @@ def serve(
                 def look_around() -> None:
                     models.publish()
                     holds.tick()
+                    ballast.keep(settings, machine or Machine())
                     sweeper.tick()
 
                 worker = ResidentWorker(
@@ -150,19 +152,25 @@ def _tell(signum: int, frame: FrameType | None) -> None:
 
 
 def _await_store(queue: RenderQueue) -> None:
-    """The store may be starting beside us."""
+    """The store may be starting beside us, and its disk may be full."""
     give_up_at = time.monotonic() + STORE_WAIT_S
+    told = False
     while True:
         try:
-            queue.ping()
+            with store_errors(queue.settings):
+                if queue.writable():
+                    return
         except StoreUnavailable:
             if time.monotonic() > give_up_at:
                 raise
-            time.sleep(0.1)
         except redis.BusyLoadingError:
-            time.sleep(0.1)
+            pass
         else:
-            return
+            if not told:
+                logger.warning("the store's disk is full: waiting until it has room")
+            told = True
+            ballast.drop(queue.settings)
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from farmtest import eventually, spec
 
+from h3farm.engine.durable import write_durably
 from h3farm.engine.errors import (
     Cancelled,
     CheckpointError,
@@ -283,6 +284,28 @@ def test_a_job_is_held_in_the_store_even_when_its_folder_cannot_be_written(
     with pytest.raises(Held):
         runner_of(queue, script).run(job.id)
     assert queue.get(job.id).state is State.PAUSED
+
+
+def test_an_end_waits_for_room_in_the_jobs_folder(
+    queue: RenderQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The video is there: its record must not be lost for want of a kilobyte."""
+    job = taken(queue)
+    refused = 0
+
+    def script(*_: object) -> None:
+        def refuse(*arguments: object, **named: object) -> None:
+            nonlocal refused
+            refused += 1
+            if refused < 3:
+                raise DiskFull("cannot write job.json: No space left on device")
+            write_durably(*arguments, **named)
+
+        monkeypatch.setattr("h3farm.worker.queue.disk.write_durably", refuse)
+
+    runner_of(queue, script, tick_s=0.01).run(job.id)
+    assert refused == 3
+    assert queue.get(job.id).state is State.DONE
 
 
 def test_a_failures_traceback_is_in_the_jobs_log(queue: RenderQueue) -> None:

@@ -42,6 +42,18 @@ def store_errors(settings: Settings) -> Iterator[None]:
         raise StoreUnavailable(sentence) from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise StoreUnavailable(unreachable(settings)) from error
+    except redis.ResponseError as error:
+        if not store_is_full(error):
+            raise
+        raise StoreUnavailable(
+            f"The store at {settings.store_name} takes nothing: its disk is full. Free some space; "
+            "the farm goes on by itself then."
+        ) from error
+
+
+def store_is_full(error: redis.RedisError) -> bool:
+    """Whether the store refused to write because it cannot write to its disk; reading works."""
+    return str(error).startswith("MISCONF")
 
 
 def unreachable(settings: Settings) -> str:
@@ -86,9 +98,19 @@ class QueueCore:
         return queue
 
     def ping(self) -> None:
-        """StoreUnavailable unless the store answers."""
+        """StoreUnavailable unless the store answers: one whose disk is full does."""
         with store_errors(self.settings):
+            self.writable()
+
+    def writable(self) -> bool:
+        """Whether the store can write to its disk; RedisError when it does not answer."""
+        try:
             self.connection.ping()
+        except redis.ResponseError as error:
+            if store_is_full(error):
+                return False
+            raise
+        return True
 
     def close(self) -> None:
         """Close the connections."""
