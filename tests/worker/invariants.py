@@ -118,7 +118,9 @@ def sidecars(outputs: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def output_problems(outputs: Path, jobs: Mapping[str, RenderJob]) -> list[str]:
-    """Each job that is done has exactly one output, whole; nobody else has one."""
+    """Each job that is done has exactly one output, whole, or is the same as one that has; nobody
+    else has one.
+    """
     found = []
     owners: Counter[str] = Counter()
     for folder, sidecar in sidecars(outputs):
@@ -134,7 +136,13 @@ def output_problems(outputs: Path, jobs: Mapping[str, RenderJob]) -> list[str]:
         elif job.result is None or Path(job.result["folder"]) != folder:
             found.append(f"I3 {folder.name}: job {owner} names another folder")
     found += [f"I1 {job_id}: has {n} outputs" for job_id, n in owners.items() if n > 1]
-    real = (job for job in jobs.values() if job.state is State.DONE and job.result)
+    done = [job for job in jobs.values() if job.state is State.DONE]
+    found += [
+        f"I3 {job.id}: same as {job.same_as}, and has another result"
+        for job in done
+        if job.same_as in jobs and job.result != jobs[job.same_as].result
+    ]
+    real = (job for job in done if job.result and not job.same_as)
     found += [
         f"I3 {job.id}: done, and its output is not there"
         for job in real
