@@ -57,6 +57,7 @@ class Job:
     job_id: str
     started: datetime
     on_progress: Callable[[Progress], None]
+    estimate: Callable[[Model, int, float], Estimate]  # of model, prompt's tokens, monotonic start
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ class _Render:
         self.grids: tuple[Floats, Floats] = (np.empty(0, np.float32), np.empty(0, np.float32))
         self.log: list[str] = []
         self.estimate: Estimate | None = None
+        self.said: dict[str, Any] = {}
         self.decoded_samples: int | None = None
         self.warnings: list[str] = []
         self.ffmpeg_version = ""
@@ -145,7 +147,8 @@ class _Render:
             self.ids, _ = self.model.tokenizer.present(self.spec.prompt)
             self._note(self._summary())
             networks = self.model.networks
-            self.estimate = Estimate(networks, self.spec, len(self.ids))
+            self.estimate = self.job.estimate(self.model, len(self.ids), self.clock.begun)
+            self.said = self.estimate.whole.to_json()
             self._note(check_memory(self.machine, networks, self.spec, len(self.ids)))
             self.ffmpeg_version = self.ffmpeg.version
             check_outputs(self.job.outputs)
@@ -171,8 +174,7 @@ class _Render:
         if self.context.cancelled:
             raise Cancelled("the render was cancelled")
         elapsed = self.clock.elapsed_s
-        share = (step + (block / blocks if blocks else 0.0)) / max(steps, 1)
-        remaining = self.estimate.remaining_s(phase, share) if self.estimate else None
+        left = self.estimate.at(phase, step, steps, block, blocks) if self.estimate else None
         self.job.on_progress(
             Progress(
                 phase=phase,
@@ -181,7 +183,9 @@ class _Render:
                 block=block,
                 blocks=blocks,
                 elapsed_s=round(elapsed, 3),
-                remaining_s=remaining,
+                remaining_s=left.p50_s if left else None,
+                remaining_p90_s=left.p90_s if left else None,
+                unit_p90_s=self.estimate.unit_p90_s if self.estimate else None,
             )
         )
 
@@ -305,6 +309,8 @@ class _Render:
             self._write_sidecar(folder.path)
             self._report("assemble", self._frames_to_write, self._frames_to_write)
             final = folder.appear()
+        if self.estimate:
+            self.estimate.finish()
         return {
             "folder": final,
             "video": final / "video.mp4",
@@ -315,6 +321,7 @@ class _Render:
             "height": spec.height,
             "duration_s": round(spec.frames / FPS, 3),
             "timings": self.clock.timings,
+            "estimate": self.said,
             "peak_bytes": self.context.memory_peak,
         }
 
@@ -382,6 +389,7 @@ class _Render:
                 latent=self.latent,
                 grids=self.grids,
                 timings=self.clock.timings,
+                estimate=self.said,
                 peak_bytes=self.context.memory_peak,
                 process_peak_bytes=self.machine.process_peak(),
                 isa=self.context.isa,

@@ -39,6 +39,7 @@ class Facts:
     latent: tuple[int, int, int]
     grids: tuple[Floats, Floats]
     timings: dict[str, float]
+    estimate: dict[str, Any]
     peak_bytes: int
     process_peak_bytes: int
     isa: str
@@ -97,6 +98,7 @@ def _record(facts: Facts) -> dict[str, Any]:
         },
         "engine": {"isa": facts.isa, "threads": facts.threads},
         "timings": facts.timings,
+        "estimate": facts.estimate,
         "peak_bytes": facts.peak_bytes,
         "process_peak_bytes": facts.process_peak_bytes,
         "interruptions": [],

@@ -30,6 +30,7 @@ from h3farm.engine.configs import (
     TextEncoderConfig,
     VideoVaeConfig,
 )
+from h3farm.engine.costs import Networks
 from h3farm.engine.errors import CheckpointError
 from h3farm.engine.safetensors import read_header
 
@@ -105,6 +106,14 @@ class Tree:
     def audio_vae(self) -> AudioVaeConfig:
         """Dimensions of the audio decoder."""
         return configs.audio_vae(self.folder("audio_vae"))
+
+    def networks(self) -> Networks:
+        """The dimensions that decide what a render costs."""
+        return Networks(
+            text_encoder=self.text_encoder(),
+            transformer=self.dit(),
+            video_vae=self.video_vae(),
+        )
 
     def video_normalization(self) -> Normalization:
         """Statistics of the video latent's channels."""
@@ -311,13 +320,17 @@ def describe(path: Path) -> dict[str, Any]:
         _attempt(tree.check_fit, problems)
         _attempt(tree.check_row_order, problems)
         _attempt(tree.check_partition, problems)
+    networks = None if problems else tree.networks()
+    size = sum(part["bytes"] for part in components.values())
     return {
         "name": tree.name,
         "path": str(path),
         "layout": tree.layout,
         "components": components,
         "parameters": sum(part["parameters"] for part in components.values()),
-        "bytes": sum(part["bytes"] for part in components.values()),
+        "bytes": size,
+        "networks": networks.to_json() if networks else None,
+        "signature": networks.signature(size) if networks else None,
         "problems": problems,
     }
 

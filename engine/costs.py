@@ -1,19 +1,21 @@
-"""What a render needs before it is begun: memory, disk, and the work of each phase.
+"""The memory that a render needs, known before it begins. Standard library only.
 
-Source of the formulas: docs/model.md, "Memory and work". They err on the large side by design: a
-refusal before the start costs seconds, running out of memory at step 17 costs the night.
+Source of the formulas: docs/model.md, "How it fits in memory". They err on the large side by
+design: a refusal before the start costs seconds, running out of memory at step 17 costs the night.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from h3farm.engine.configs import DitConfig, TextEncoderConfig, VideoVaeConfig
 from h3farm.engine.geometry import (
     AUDIO_CHANNELS,
-    CLIP_FRAMES,
-    REST_FRAMES,
     audio_latents,
     latent_size,
     samples_for,
@@ -36,6 +38,24 @@ class Networks:
     text_encoder: TextEncoderConfig
     transformer: DitConfig
     video_vae: VideoVaeConfig
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON values; `from_json` gives equal dimensions back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; KeyError or TypeError for what it cannot have written."""
+        return cls(
+            text_encoder=TextEncoderConfig(**record["text_encoder"]),
+            transformer=DitConfig(**record["transformer"]),
+            video_vae=VideoVaeConfig(**record["video_vae"]),
+        )
+
+    def signature(self, weight_bytes: int) -> str:
+        """Names a speed: equal for models of the same dimensions, stored in as many bytes."""
+        text = json.dumps([self.to_json(), weight_bytes], sort_keys=True)
+        return hashlib.sha256(text.encode("ascii")).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,22 +140,3 @@ def _decode_bytes(vae: VideoVaeConfig, spec: RenderSpec) -> int:
     tile = tokens * (6 * hidden + 3 * vae.ffn) + frames * 3 * area * vae.spatial_factor**2
     clip = frames * 3 * spec.width * spec.height
     return F32 * (tile + 3 * clip) + clip
-
-
-def work_by_phase(networks: Networks, spec: RenderSpec, text_rows: int) -> dict[str, float]:
-    """Floating-point operations of the two long phases, whole.
-
-    Only their ratio is used, to guess how long decoding takes from measured steps.
-    """
-    dit, vae = networks.transformer, networks.video_vae
-    rows = rows_of(spec, text_rows).total
-    inner = dit.heads * dit.head_dim
-    linear = dit.layers * (4 * dit.hidden * inner + 3 * dit.hidden * dit.ffn)
-    tiles, area = tiles_of(vae, spec)
-    tokens = CLIP_LATENTS_IN * area + vae.registers + 1
-    hidden = vae.heads * vae.head_dim
-    decoder = vae.layers * (4 * hidden * hidden + 3 * hidden * vae.ffn)
-    step = 2.0 * rows * linear + 4.0 * rows * rows * inner * dit.layers
-    tile = 2.0 * tokens * decoder + 4.0 * tokens * tokens * hidden * vae.layers
-    clips = (spec.frames - REST_FRAMES) // CLIP_FRAMES
-    return {"denoise": spec.steps * step, "decode_video": clips * tiles * tile}

@@ -14,7 +14,6 @@ from h3farm.engine._config_files import reading_errors
 from h3farm.engine._native import AudioVae, Checkpoint, Context, Dit, TextEncoder, VideoVae
 from h3farm.engine.checkpoints import Tree, open_tree
 from h3farm.engine.configs import COMPONENTS, Component
-from h3farm.engine.costs import Networks
 from h3farm.engine.errors import CheckpointError, EngineError
 from h3farm.engine.tokenizer import Tokenizer
 
@@ -34,11 +33,7 @@ class Model:
         self.tree.check_row_order()
         self.tree.check_partition()
         self.tokenizer = Tokenizer(self.tree.tokenizer)
-        self.networks = Networks(
-            text_encoder=self.tree.text_encoder(),
-            transformer=self.tree.dit(),
-            video_vae=self.tree.video_vae(),
-        )
+        self.networks = self.tree.networks()
         self.video_normalization = self.tree.video_normalization()
         self.audio_normalization = self.tree.audio_normalization()
         with ExitStack() as stack:
@@ -64,6 +59,7 @@ class Model:
                     AudioVae(context, weights("audio_vae"), self.tree.audio_vae())
                 )
             self._stamps = self._file_stamps()
+            self.signature = self.networks.signature(sum(size for _, size, _ in self._stamps or ()))
             self.identity = self._identity()
             self._stack = stack.pop_all()
 

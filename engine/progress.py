@@ -15,7 +15,8 @@ class Progress:
     `step` of `steps` counts what is finished: denoise steps in "denoise", clips in "decode_video",
     frames in "assemble"; `block` of `blocks` counts inside the running step (layers, blocks or
     tiles). Both totals are 0 where there is nothing to count. `remaining_s` is the estimate for the
-    whole render, None until something has been measured.
+    whole render, that it will not take longer than `remaining_p90_s` nine times of ten; both None
+    until something has been measured. `unit_p90_s`: the p90 of the step, clip or phase that runs.
     """
 
     phase: str
@@ -25,6 +26,8 @@ class Progress:
     blocks: int = 0
     elapsed_s: float = 0.0
     remaining_s: float | None = None
+    remaining_p90_s: float | None = None
+    unit_p90_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """A dict of JSON values with a key per field."""
@@ -33,7 +36,7 @@ class Progress:
     @classmethod
     def from_json(cls, obj: Mapping[str, object]) -> Progress:
         """The inverse of `to_json`; ValueError for anything it cannot have written."""
-        phase, remaining = obj.get("phase"), obj.get("remaining_s")
+        phase = obj.get("phase")
         if phase not in PHASES:
             raise ValueError(f"progress has no phase {phase!r}: known are {', '.join(PHASES)}")
         return cls(
@@ -43,7 +46,9 @@ class Progress:
             block=_count(obj, "block"),
             blocks=_count(obj, "blocks"),
             elapsed_s=_seconds(obj.get("elapsed_s"), "elapsed_s"),
-            remaining_s=None if remaining is None else _seconds(remaining, "remaining_s"),
+            remaining_s=_maybe_seconds(obj, "remaining_s"),
+            remaining_p90_s=_maybe_seconds(obj, "remaining_p90_s"),
+            unit_p90_s=_maybe_seconds(obj, "unit_p90_s"),
         )
 
 
@@ -52,6 +57,10 @@ def _count(obj: Mapping[str, object], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"progress needs a whole number as {name}, got {value!r}")
     return value
+
+
+def _maybe_seconds(obj: Mapping[str, object], name: str) -> float | None:
+    return None if (value := obj.get(name)) is None else _seconds(value, name)
 
 
 def _seconds(value: object, name: str) -> float:

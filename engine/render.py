@@ -16,14 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from h3farm.engine._native import Context
+from h3farm.engine._estimate import Estimate
+from h3farm.engine._native import Context, version
 from h3farm.engine._phases import Job, render_job
 from h3farm.engine.errors import Cancelled
 from h3farm.engine.machine import Machine
+from h3farm.engine.measurements import Measurement, Measurements, Setting
 from h3farm.engine.media import Ffmpeg
 from h3farm.engine.model import Model
+from h3farm.engine.pace import Pace
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
+from h3farm.engine.work import Task, tasks_of
 
 T = TypeVar("T")
 WAKE_S = 0.1  # how often the waiting thread lets signal handlers run
@@ -35,7 +39,8 @@ logger = logging.getLogger(__name__)
 class RenderResult:
     """What a render left: paths in its output folder, and what it took.
 
-    timings: seconds by phase. peak_bytes: the most memory the engine had allocated.
+    timings: seconds by phase. estimate: what was said before it began, `p50_s` and `p90_s` of the
+    whole. peak_bytes: the most memory the engine had allocated.
     """
 
     folder: Path
@@ -47,6 +52,7 @@ class RenderResult:
     height: int
     duration_s: float
     timings: dict[str, float]
+    estimate: dict[str, Any]
     peak_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -66,12 +72,16 @@ class Engine:
         threads: int = 0,
         ffmpeg: Ffmpeg | None = None,
         machine: Machine | None = None,
+        measurements: Measurements | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """threads: 0 means one for each performance core. now: an aware clock, for names."""
+        """threads: 0 means one for each performance core. measurements: what estimates are learnt
+        from and add to; None: from this render alone. now: an aware clock, for names.
+        """
         self._context = Context(threads)
         self._ffmpeg = ffmpeg or Ffmpeg()
         self._machine = machine or Machine()
+        self._measurements = measurements
         self._now = now
         self._model: Model | None = None
         # Re-entrant: a signal's handler may cancel in the thread that holds it.
@@ -98,13 +108,20 @@ class Engine:
 
         Raises an EngineError; Cancelled after `cancel`. Nothing appears under `outputs` then.
         """
+        spec, job_id = spec.with_seed(), job_id or f"direct-{time.time_ns():x}"
         job = Job(
-            spec=spec.with_seed(),
+            spec=spec,
             outputs=outputs,
             work=work,
-            job_id=job_id or f"direct-{time.time_ns():x}",
+            job_id=job_id,
             started=self._now(),
             on_progress=on_progress,
+            estimate=lambda model, tokens, begun: Estimate(
+                self._pace(model),
+                tasks_of(model.networks, spec, tokens),
+                record=lambda task, seconds: self._measured(job_id, model, task, seconds),
+                begun=begun,
+            ),
         )
         with self._lock:
             self._context.clear_cancel()
@@ -126,6 +143,30 @@ class Engine:
             machine=self._machine,
         )
         return RenderResult(**finished)
+
+    def _setting(self, model: Model) -> Setting:
+        return Setting(
+            model=model.signature,
+            engine=version(),
+            isa=self._context.isa,
+            threads=self._context.threads,
+        )
+
+    def _pace(self, model: Model) -> Pace:
+        return Pace(self._measurements.read() if self._measurements else (), self._setting(model))
+
+    def _measured(self, job_id: str, model: Model, task: Task, seconds: float) -> None:
+        if self._measurements is not None:
+            self._measurements.append(
+                Measurement(
+                    at=self._now().astimezone(UTC).isoformat(timespec="seconds"),
+                    job=job_id,
+                    unit=task.unit,
+                    work=task.work,
+                    seconds=round(seconds, 4),
+                    setting=self._setting(model),
+                )
+            )
 
     def _opened(self, path: Path) -> Model:
         """The model at `path`: the open one when it is that, else opened in its place."""

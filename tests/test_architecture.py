@@ -14,13 +14,18 @@ PARTS = ("engine", "worker", "web", "comfyui")
 # Modules of ours that load anywhere: no compiled library, no package beyond what is named.
 STANDARD_LIBRARY_ONLY = (
     "h3farm.engine",
+    "h3farm.engine.configs",
+    "h3farm.engine.costs",
     "h3farm.engine.disk_sizes",
     "h3farm.engine.durable",
     "h3farm.engine.errors",
     "h3farm.engine.geometry",
     "h3farm.engine.machine",
+    "h3farm.engine.measurements",
+    "h3farm.engine.pace",
     "h3farm.engine.progress",
     "h3farm.engine.spec",
+    "h3farm.engine.work",
 )
 # What a part may import of ours. A name allows itself and what is below it.
 ARROWS = {

@@ -50,9 +50,13 @@ def main() -> int:
     log_to("worker", settings.logs)
     end_with_parent()
     from h3farm.engine.checkpoints import describe, find_models  # noqa: PLC0415 - after settings
+    from h3farm.engine.measurements import Measurements  # noqa: PLC0415
     from h3farm.engine.render import Engine  # noqa: PLC0415
 
-    return serve(settings, lambda: Engine(threads=settings.threads), find_models, describe)
+    def make_engine() -> Engine:
+        return Engine(threads=settings.threads, measurements=Measurements(settings.measurements))
+
+    return serve(settings, make_engine, find_models, describe)
 
 
 def serve(

@@ -17,7 +17,7 @@ def release() -> Networks:
         transformer=DitConfig(
             hidden=5376, layers=50, refiner_layers=2, heads=56, head_dim=128, ffn=14336,
             video_dim=96, audio_dim=32, text_dim=5120, freq_dim=256,
-            time_hidden=5376, time_dim=5376,
+            time_hidden=5376, time_dim=2688,
             rope_freqs=16, rope_theta=1e4, norm_eps=1e-5, qk_norm_eps=1e-5, final_norm_eps=1e-5,
         ),
         video_vae=VideoVaeConfig(

@@ -80,6 +80,11 @@ class Settings:
         return self.state / "logs"
 
     @property
+    def measurements(self) -> Path:
+        """What renders have taken on this machine."""
+        return self.state / "measurements.jsonl"
+
+    @property
     def store_folder(self) -> Path:
         """The embedded store's data."""
         return self.state / "store"
