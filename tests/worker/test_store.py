@@ -12,6 +12,7 @@ from farmtest import BOUND_S, eventually, spec
 
 from h3farm.worker.identity import Taken, process_start
 from h3farm.worker.queue import RenderQueue, Settings, State, StoreUnavailable
+from h3farm.worker.queue.process import LOG_BYTES
 from h3farm.worker.store import Store, StoreFailed, log_file
 
 pytestmark = pytest.mark.slow  # each test has processes of its own
@@ -63,6 +64,17 @@ def test_it_keeps_every_write(settings: Settings, queue: RenderQueue, store: Sto
         assert queue.get(job.id).state is State.QUEUED
     finally:
         again.stop()
+
+
+def test_the_servers_log_is_bounded(settings: Settings) -> None:
+    """It is begun anew at a start when it has become long."""
+    settings.logs.mkdir(parents=True)
+    log_file(settings).write_bytes(b"x" * (LOG_BYTES + 1))
+    Store(settings).stop()
+    Store(settings).stop()
+    sizes = {path.name: path.stat().st_size for path in settings.logs.iterdir()}
+    assert sizes["valkey.log.1"] == LOG_BYTES + 1
+    assert sizes["valkey.log"] < LOG_BYTES
 
 
 def test_a_second_one_on_the_same_folder_is_refused(settings: Settings, store: Store) -> None:

@@ -19,6 +19,7 @@ from h3farm.worker.cli import (
 from h3farm.worker.cli.batch_options import add_batch_options
 from h3farm.worker.cli.spec_options import add_spec_options
 from h3farm.worker.queue import Priority, Settings, State
+from h3farm.worker.queue.process import bound
 from h3farm.worker.supervisor import run as run_farm
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
@@ -66,6 +67,7 @@ def _sentence(error: Exception) -> str:
     with contextlib.suppress(Exception):
         path = Settings.from_env().logs / "shell.log"
         path.parent.mkdir(parents=True, exist_ok=True)
+        bound(path)
         with path.open("a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
         log = f"the details are in {path}"

@@ -43,6 +43,12 @@ def log_to(process: str, folder: Path) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
+def bound(log: Path) -> None:
+    """Begin a log anew, for one that somebody else writes: what it held stays beside it, once."""
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(log.with_name(f"{log.name}.1"))
+
+
 def end_with_parent() -> None:
     """Send ourselves SIGTERM when the process that started us is gone, however it ended.
 
