@@ -7,7 +7,14 @@ from flask import current_app
 
 from h3farm.web.hub import Hub
 from h3farm.web.outputs import Outputs, Render
-from h3farm.worker.queue import OVER, RenderJob, RenderQueue, State, StoreUnavailable, WorkerStatus
+from h3farm.worker.queue import (
+    WAITING,
+    RenderJob,
+    RenderQueue,
+    State,
+    StoreUnavailable,
+    WorkerStatus,
+)
 
 EXTENSION = "h3farm"
 NOT_READY = {"starting": "Worker starting", "suspended": "Suspended"}
@@ -46,15 +53,15 @@ def board() -> Board:
     """The farm's state now; a store that is away is a state too."""
     queue = farm().queue
     try:
-        jobs = queue.list(limit=SHOWN_RECENT)
-        worker = queue.worker()
+        jobs = queue.list(limit=SHOWN_RECENT, waiting=SHOWN_WAITING)
+        worker, counts = queue.worker(), queue.counts()
     except StoreUnavailable as error:
         return Board(problem=str(error))
-    waiting = [job for job in jobs if job.state not in OVER and job.state is not State.RUNNING]
+    waiting = [job for job in jobs if job.state in WAITING]
     return Board(
         running=[job for job in jobs if job.state is State.RUNNING],
         waiting=waiting[:SHOWN_WAITING],
-        waiting_in_all=len(waiting),
+        waiting_in_all=max(len(waiting), sum(counts[state] for state in WAITING)),
         recent=[job for job in reversed(jobs) if job.over],
         worker=worker,
     )

@@ -392,3 +392,20 @@ def test_every_page_says_how_the_farm_is(
     assert f'id="status">{sentence}</p>' in client.get("/gallery").text
     submit()
     assert f'id="status">{sentence}, 1 waiting</p>' in client.get("/live").text
+
+
+def test_a_long_queue_is_counted_and_only_its_front_is_shown(
+    client: FlaskClient,
+    queue: RenderQueue,
+    submit: Callable[..., RenderJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("h3farm.web.farm.SHOWN_WAITING", 2)
+    jobs = [submit(seed=seed) for seed in range(5)]
+    before = queue.connection.info("commandstats")["cmdstat_hgetall"]["calls"]
+    page = client.get("/live").text
+    assert 'count">5</span>' in page
+    assert "and 3 more" in page
+    assert [job.id in page for job in jobs] == [True, True, False, False, False]
+    read = queue.connection.info("commandstats")["cmdstat_hgetall"]["calls"] - before
+    assert read <= 2 + 2  # the jobs that are shown, and the worker

@@ -12,7 +12,7 @@ import redis
 from farmtest import BOUND_S, spec
 from invariants import assert_invariants
 
-from h3farm.engine.spec import SpecError
+from h3farm.engine.spec import RenderSpec, SpecError
 from h3farm.worker.queue import RenderQueue, State, StoreUnavailable
 from h3farm.worker.queue.batch import batch_name
 from h3farm.worker.queue.errors import JobNotSaved, UnknownBatch, UnknownModel
@@ -23,8 +23,13 @@ from h3farm.worker.queue.manifests import submitting
 KILLED = Path(__file__).parent / "killed_submit.py"
 
 
-def specs(count: int, **fields: object) -> list:
-    return [spec(f"prompt {number}", seed=number, **fields) for number in range(count)]
+FRAMES = 22
+SMALL = {"width": 64, "height": 96, "frames": FRAMES}  # thousands of them fit any disk
+
+
+def specs(count: int, **fields: object) -> list[RenderSpec]:
+    given = SMALL | fields
+    return [spec(f"prompt {number}", seed=number, **given) for number in range(count)]
 
 
 def finish(queue: RenderQueue, job: RenderJob) -> RenderJob:
@@ -52,7 +57,7 @@ def test_a_batch_is_its_jobs_in_their_order(queue: RenderQueue) -> None:
     assert {job.batch for job in jobs} == {batch.id}
     assert [job.id for job in queue.list()] == [job.id for job in jobs]
     assert (batch.name, batch.jobs, batch.counts) == ("numbers", 12, {"queued": 12})
-    assert (batch.frames, batch.frames_done, batch.over) == (12 * 124, 0, False)
+    assert (batch.frames, batch.frames_done, batch.over) == (12 * FRAMES, 0, False)
     assert_invariants(queue, [job.id for job in jobs])
 
 
@@ -94,13 +99,26 @@ def test_any_number_of_jobs_is_one_call_to_the_store(queue: RenderQueue, count: 
 
 
 @pytest.mark.slow
-def test_looking_at_five_thousand_waiting_jobs_is_a_few_round_trips(queue: RenderQueue) -> None:
+def test_looking_at_five_thousand_waiting_jobs_reads_only_what_is_shown(
+    queue: RenderQueue,
+) -> None:
     batches = [queue.submit_many(specs(1000, steps=steps + 1)) for steps in range(5)]
-    before = queue.connection.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+    def calls(name: str) -> int:
+        return int(queue.connection.info("commandstats")[f"cmdstat_{name}"]["calls"])
+
+    scripts, records = calls("evalsha"), calls("hgetall")
     seen = queue.batches()
-    assert queue.connection.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 1
-    assert [batch.id for batch in seen] == [batch.id for batch in batches]
+    assert calls("evalsha") - scripts == 1
     assert [batch.counts for batch in seen] == [{"queued": 1000}] * 5
+    assert [batch.id for batch in seen] == [batch.id for batch in batches]
+    records = calls("hgetall")
+    commands = queue.connection.info("stats")["total_commands_processed"]
+    jobs = queue.list(limit=12, waiting=100)
+    assert calls("hgetall") - records == 100
+    assert queue.connection.info("stats")["total_commands_processed"] - commands < 120
+    assert [job.id for job in jobs] == queue.batch_job_ids(batches[0].id)[:100]
+    assert [job.position for job in jobs] == list(range(100))
 
 
 def test_a_batch_stands_behind_its_own_and_before_lower_priorities(queue: RenderQueue) -> None:

@@ -169,6 +169,17 @@ def test_the_list_is_a_line_of_time(queue: RenderQueue) -> None:
     assert queue.counts() == dict.fromkeys(State, 0) | {"done": 2, "running": 1, "queued": 2}
 
 
+def test_of_those_that_wait_only_the_next_can_be_asked_for(queue: RenderQueue) -> None:
+    jobs = [queue.submit(spec(name)) for name in ("a", "b", "c")]
+    queue.submit(spec("first"), priority="urgent")
+    assert [job.spec.prompt for job in queue.list(waiting=2)] == ["first", "a"]
+    assert queue.list(waiting=0) == []
+    # Cancelled by RQ's own tools: nobody would ever hear of it if it were not looked at.
+    queue.fetch_rq_job(jobs[2].id).cancel()
+    assert [job.spec.prompt for job in queue.list(waiting=2)] == ["c", "first"]
+    assert queue.get(jobs[2].id).state is State.CANCELLED
+
+
 def test_a_hundred_jobs_are_read_in_a_few_round_trips(queue: RenderQueue) -> None:
     for number in range(100):
         queue.submit(spec(str(number)))

@@ -8,7 +8,7 @@ from h3farm.worker.queue.core import WORKER_NAME, QueueCore, store_errors
 from h3farm.worker.queue.errors import InvalidTransition
 from h3farm.worker.queue.job import RenderJob, WorkerStatus, stamp
 from h3farm.worker.queue.records import as_text
-from h3farm.worker.queue.states import OVER, State
+from h3farm.worker.queue.states import OVER, WAITING, State
 from h3farm.worker.queue.watch import Watch
 
 
@@ -22,13 +22,16 @@ class Reading(QueueCore):
             return job.at(self._positions().get(job_id)) if job.state is State.QUEUED else job
 
     def list(
-        self, states: Collection[str] | None = None, limit: int | None = None
+        self,
+        states: Collection[str] | None = None,
+        limit: int | None = None,
+        waiting: int | None = None,
     ) -> list[RenderJob]:
         """The jobs as a line of time, newest last: those that are over (by their end), those that
         run, those that wait (in the order in which they will run).
 
-        states: only these. limit: of the jobs that are over at most so many, the newest; the others
-        are always all there.
+        states: only these. limit: of the jobs that are over at most so many, the newest. waiting:
+        of those in each state of waiting at most so many, the next to run. All others are there.
         """
         wanted = [state for state in State if states is None or state in states]
         with store_errors(self.settings):
@@ -38,8 +41,12 @@ class Reading(QueueCore):
             over.sort(key=lambda row: row[1])
             kept = over if limit is None else over[len(over) - min(limit, len(over)) :]
             positions = self._positions()
-            live = [row for state in wanted if state not in OVER for row in self.records.ids(state)]
-            jobs = self.records.get_many(job_id for job_id, _ in [*kept, *live])
+            live: list[str] = []
+            for state in wanted:
+                if state not in OVER:
+                    ids = [job_id for job_id, _ in self.records.ids(state)]
+                    live += _next(ids, positions, waiting) if state in WAITING else ids
+            jobs = self.records.get_many([*(job_id for job_id, _ in kept), *live])
             jobs = [job.at(positions.get(job.id)) for job in self._settle_strays(jobs, positions)]
         # A job may have moved on while we read: what it is now decides.
         return sorted((job for job in jobs if job.state in wanted), key=_time_line)
@@ -101,6 +108,16 @@ class Reading(QueueCore):
         with contextlib.suppress(InvalidTransition):
             return self.records.move(job.id, State.CANCELLED, ended_at=stamp(self._clock()))
         return self.records.get(job.id)
+
+
+def _next(ids: Sequence[str], positions: dict[str, int], count: int | None) -> Sequence[str]:
+    """As many of the ids as are wanted, those next to run first.
+
+    Who is in no line (being begun, cancelled by RQ, or waiting outside) is looked at before them.
+    """
+    if count is None:
+        return ids
+    return sorted(ids, key=lambda job_id: positions.get(job_id, -1))[:count]
 
 
 def _time_line(job: RenderJob) -> tuple[int, str, int]:
