@@ -171,7 +171,7 @@ class Engine:
     def _opened(self, path: Path) -> Model:
         """The model at `path`: the open one when it is that, else opened in its place."""
         if self._model is not None and not self._model.is_still(path):
-            self._forget_model()
+            self.close_model()
         if self._model is None:
             logger.info("opening %s", path)
             self._model = Model(self._context, path)
@@ -188,7 +188,12 @@ class Engine:
                 self._context.cancel()
                 self._ffmpeg.cancel()
 
-    def _forget_model(self) -> None:
+    def stop_at_resume_point(self) -> None:
+        """As `cancel`: no render has a resume point yet, so none is worth waiting for."""
+        self.cancel()
+
+    def close_model(self) -> None:
+        """Close the model that is kept open; the next render opens it again. Not while one runs."""
         if self._model is not None:
             self._model.close()
             self._model = None
@@ -200,7 +205,7 @@ class Engine:
         """
         if self._rendering:
             return
-        self._forget_model()
+        self.close_model()
         self._context.close()
 
     def __enter__(self) -> Self:

@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 
 from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
 from h3farm.engine.machine import Machine
-from h3farm.worker.queue import InvalidTransition, RenderJob, RenderQueue, State
+from h3farm.worker.queue import RenderJob, RenderQueue, State
 from h3farm.worker.queue.job import utc_now
 from h3farm.worker.queue.room import shortages
-from h3farm.worker.recovery import put_back
 from h3farm.worker.retention import size_of
 
 logger = logging.getLogger(__name__)
@@ -48,13 +47,9 @@ class Holds:
                 self._let_go(job)
 
     def _let_go(self, job: RenderJob) -> None:
-        try:
-            # Checked by the store: it may have been cancelled or resumed in this moment.
-            self._queue.records.move(job.id, State.QUEUED, hold=None)
-        except InvalidTransition:
-            return
-        logger.info("%s: there is room again: it goes on", job.id)
-        put_back(self._queue, job.id, also=lambda _: None)
+        # Checked by the store: it may have been cancelled or resumed in this moment.
+        if self._queue.let_go(job, hold=None):
+            logger.info("%s: there is room again: it goes on", job.id)
 
     def _may_go_on(self, job: RenderJob) -> bool:
         hold = job.hold or {}

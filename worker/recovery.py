@@ -20,6 +20,7 @@ from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderJob, RenderQueue, State, UnknownJob
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.queue.records import as_text
+from h3farm.worker.queue.returning import put_back
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ def _recover_job(queue: RenderQueue, job_id: str, execution_id: str | None) -> N
     if job is not None and job.over:
         _settle(queue, job, forget)
     else:
-        crashes = job.crashes + 1 if job is not None and crashed else None
-        put_back(queue, job_id, also=forget, crashes=crashes)
+        fields: dict[str, Any] = {"crashes": job.crashes + 1} if job and crashed else {}
+        put_back(queue, job_id, also=forget, **fields)
 
 
 def _end_of_crashed(queue: RenderQueue, job: RenderJob) -> RenderJob:
@@ -97,7 +98,7 @@ def _end_of_crashed(queue: RenderQueue, job: RenderJob) -> RenderJob:
     disk = queue.folders.read(job.id) or {}
     if disk.get("state") in (State.DONE, State.FAILED, State.CANCELLED):
         # The worker died between the disk and the store.
-        fields = {name: disk.get(name) for name in ("result", "error", "ended_at")}
+        fields: dict[str, Any] = {n: disk.get(n) for n in ("result", "error", "ended_at")}
         return queue.records.move(job.id, State(disk["state"]), **fields)
     now = stamp(utc_now())
     if job.cancel_requested:
@@ -111,50 +112,6 @@ def _end_of_crashed(queue: RenderQueue, job: RenderJob) -> RenderJob:
     return queue.records.move(
         job.id, State.FAILED, ended_at=now, error=error, crashes=job.crashes + 1
     )
-
-
-def put_back(
-    queue: RenderQueue,
-    job_id: str,
-    *,
-    also: Callable[["Pipeline"], None],
-    crashes: int | None = None,
-) -> None:
-    """A job that was in a worker's hands stands at the front again, in one step of the store.
-
-    also: what else belongs into the transaction.
-    """
-    rq_job = _rq_job(queue, job_id)
-    if rq_job is None:
-        with queue.connection.pipeline() as pipeline:
-            also(pipeline)
-            pipeline.lrem(queue.rq_queue.intermediate_queue_key, 0, job_id)
-            pipeline.execute()
-        return
-    fields: dict[str, Any] = {} if crashes is None else {"crashes": crashes}
-    with queue.connection.pipeline() as pipeline:
-        also(pipeline)
-        pipeline.lrem(queue.rq_queue.intermediate_queue_key, 0, job_id)
-        pipeline.lrem(queue.rq_queue.key, 0, job_id)
-        queue.rq_queue.failed_job_registry.remove(rq_job, pipeline=pipeline)
-        # Both are refused by the script for a job that was popped but not begun; it is queued.
-        queue.records.move_in(pipeline, job_id, State.INTERRUPTED, **fields)
-        queue.records.move_in(pipeline, job_id, State.QUEUED, progress=None)
-        rq_job.worker_name = None
-        queue.rq_queue._enqueue_job(rq_job, pipeline=pipeline, at_front=True)
-        pipeline.execute()
-    queue.records.save_folder(job_id)
-
-
-def _rq_job(queue: RenderQueue, job_id: str) -> Job | None:
-    """RQ's half of a job, made anew when it is gone but ours is not."""
-    rq_job = queue.fetch_rq_job(job_id)
-    if rq_job is not None:
-        return rq_job
-    try:
-        return queue.make_rq_job(queue.records.get(job_id))
-    except UnknownJob:
-        return None
 
 
 def _settle(queue: RenderQueue, job: RenderJob, forget: Callable[["Pipeline"], None]) -> None:

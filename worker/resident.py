@@ -27,7 +27,7 @@ from rq.worker.base import WorkerStatus
 
 from h3farm.worker import ballast
 from h3farm.worker.identity import process_start
-from h3farm.worker.queue import RenderQueue
+from h3farm.worker.queue import RenderQueue, StoreUnavailable
 from h3farm.worker.queue.core import (
     JOB_FUNCTION,
     QUEUE_NAME,
@@ -35,14 +35,18 @@ from h3farm.worker.queue.core import (
     WORKER_NAME,
     store_is_full,
 )
-from h3farm.worker.recovery import START_FIELD, put_back
+from h3farm.worker.queue.errors import Superseded
+from h3farm.worker.queue.job import utc_now
+from h3farm.worker.queue.returning import put_back
+from h3farm.worker.recovery import START_FIELD
 from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30
 HEARTBEAT_GRACE_S = 60
-IDLE_TTL_S = 30  # RQ waits 15 s less than this for a job, then looks around
+IDLE_TTL_S = 30
+IDLE_TICK_S = 1  # so late may a worker without a job see that the clock or a user wants something
 MAINTENANCE_S = 10
 FULL_STORE_S = 1.0
 
@@ -147,26 +151,53 @@ class ResidentWorker(SimpleWorker):
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> tuple[Job, Queue] | None:
-        """With nothing in hand, what lies in the intermediate list was popped into a lost reply.
+        """The next job, when the farm lets one be begun; meanwhile the clock is looked at.
 
-        A store whose disk is full takes nothing, a pop included: it is waited for.
+        With nothing in hand, what lies in the intermediate list was popped into a lost reply. A
+        store whose disk is full takes nothing, a pop included: it is waited for.
         """
         while True:
             try:
                 for job_id in self._queue.rq_queue.intermediate_queue.get_job_ids():
-                    put_back(self._queue, job_id, also=lambda pipeline: None)
-                return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
+                    put_back(self._queue, job_id)
+                if (popped := self._next_job()) is not None:
+                    return popped
             except redis.ResponseError as error:
                 if not store_is_full(error):
                     raise
-            ballast.drop(self._queue.settings)
-            time.sleep(FULL_STORE_S)
+                ballast.drop(self._queue.settings)
+                time.sleep(FULL_STORE_S)
+
+    def _next_job(self) -> tuple[Job, Queue] | None:
+        """One look of a second: None when there was no job, or none may be begun."""
+        self.check_for_suspension(burst=False)
+        if self._stop_requested:
+            raise StopRequested
+        if self._may_begin():
+            return super().dequeue_job_and_maintain_ttl(IDLE_TICK_S, IDLE_TICK_S)
+        self.set_state(WorkerStatus.IDLE)
+        self.heartbeat()
+        if self.should_run_maintenance_tasks:
+            self.run_maintenance_tasks()
+        time.sleep(IDLE_TICK_S)
+        return None
+
+    def _may_begin(self) -> bool:
+        """Do what the clock asks for, and see whether a job may be begun now."""
+        try:
+            self._queue.promote_due()
+            farm, now_ = self._queue.farm(), utc_now()
+        except (StoreUnavailable, redis.RedisError):
+            return True  # RQ's own loop waits for a store that is away
+        if farm.is_paused(now_) and farm.free_memory:
+            self._runner.free_memory()
+        return farm.closed(now_) is None
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run one job here."""
-        if is_suspended(self.connection):
-            # A worker that already waited for a job when `rq suspend` came did not see it.
-            put_back(self._queue, job.id, also=lambda pipeline: None)
+        if is_suspended(self.connection) or self._queue.closed():
+            # A worker that already waited for a job when the pause came did not see it.
+            put_back(self._queue, job.id)
             return
         self.prepare_execution(job)
         self._current = job
@@ -183,8 +214,17 @@ class ResidentWorker(SimpleWorker):
         job.started_at = now()
         try:
             value = job.perform()
-        except Interrupted:
-            put_back(self._queue, job.id, also=lambda p: self.cleanup_execution(job, p))
+        except Interrupted as end:
+            put_back(
+                self._queue,
+                job.id,
+                also=lambda p: self.cleanup_execution(job, p),
+                to=end.to,
+                **end.fields,
+            )
+        except Superseded as error:
+            logger.error("%s: %s", job.id, error)
+            self._leave(job)
         except Held:
             self._leave(job)
             self.last_cleaned_at = None  # look around at once: how short is the room now?

@@ -1,18 +1,21 @@
 """Runs one job at a time on the resident engine, and keeps the main thread free for signals.
 
-The render runs in a helper thread. Everything that may happen meanwhile (its end, a wish to cancel,
-the worker's own end) arrives in one inbox, whose `put` may be called from any thread and from a
-signal handler; the main thread alone acts on it. So a wish that comes late names a job that no
-longer runs, and is dropped: it cannot hit the next one.
+The render runs in a helper thread. Its end, RQ's stop command and the worker's own end arrive in
+one inbox, whose `put` may be called from any thread and from a signal handler; what users and the
+clock want is looked up in the store every tick. The main thread alone acts on it. A message names
+the execution that it means, so that one that comes late is dropped: it cannot hit the next job, nor
+the same job when it has been begun again.
 """
 
 import logging
 import queue
+import secrets
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,10 +26,12 @@ from h3farm.engine.errors import Cancelled, CheckpointError, DiskFull
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker import ballast
+from h3farm.worker.demands import CANCEL, Demand, demand_of
 from h3farm.worker.job_log import job_log
 from h3farm.worker.queue import RenderJob, RenderQueue, State
-from h3farm.worker.queue.errors import JobNotSaved
+from h3farm.worker.queue.errors import JobNotSaved, Superseded
 from h3farm.worker.queue.job import stamp, utc_now
+from h3farm.worker.queue.schedule import held
 from h3farm.worker.verdicts import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -34,6 +39,11 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.2  # progress is stored at most five times a second
 GIVE_UP_S = 3.0  # an engine that ignores a shutdown for so long is left behind
 STORE_PATIENCE_S = 20.0
+WHERE_TO = {
+    State.QUEUED: "it goes back to the front of the queue",
+    State.PAUSED: "it stays paused",
+    State.SCHEDULED: "it waits for its time",
+}
 
 
 class Result(Protocol):
@@ -59,14 +69,26 @@ class RenderEngine(Protocol):
         """Render; clears the cancel flag first. `work` is the engine's, to make and remove."""
 
     def cancel(self) -> None:
-        """Stop the render that runs, from any thread."""
+        """Stop the render that runs at once, from any thread."""
+
+    def stop_at_resume_point(self) -> None:
+        """Stop the render that runs when its next resume point is kept, from any thread."""
+
+    def close_model(self) -> None:
+        """Free the memory of the model; the next render opens it again."""
 
     def close(self) -> None:
         """Free everything."""
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing is wrong with the job
-    """The worker ends: the job goes back to the front of the queue."""
+    """The job stopped before its end and waits again."""
+
+    def __init__(self, job_id: str, to: State = State.QUEUED, **fields: Any) -> None:
+        """to: the state that it comes to. fields: of its record, what changes along."""
+        super().__init__(job_id)
+        self.to = to
+        self.fields = fields
 
 
 class Stopped(Exception):  # noqa: N818 - a wish
@@ -81,12 +103,36 @@ class Failed(Exception):  # noqa: N818 - the job's outcome
     """The job failed, and its record says why."""
 
 
+def begun(job: RenderJob, now: datetime, execution: str) -> dict[str, Any]:
+    """What changes of a job that is begun: its last interruption ends here."""
+    resumed = [
+        each | {"resumed_at": each["resumed_at"] or stamp(now)} for each in job.interruptions
+    ]
+    return {
+        "started_at": stamp(now),
+        "attempts": job.attempts + 1,
+        "execution": execution,
+        "interruptions": resumed,
+        "start_over": False,
+        "progress": None,
+        "hold": None,
+    }
+
+
+def place_of(progress: Progress | None) -> str | None:
+    """Where a render stands, in words: "denoise 12 of 20"."""
+    if progress is None:
+        return None
+    counted = f" {progress.step} of {progress.steps}" if progress.steps else ""
+    return f"{progress.phase}{counted}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Something for the main thread. kind: "end", "stop" or "closing"."""
+    """Something for the main thread. kind: "end", "stop", "closing" or "tick"."""
 
     kind: str
-    job_id: str = ""
+    execution: str | None = None
     result: Result | None = None
     error: Exception | None = None
 
@@ -101,36 +147,53 @@ class Runner:
         find_models: Callable[[Sequence[Path]], Mapping[str, Path]],
         *,
         beat: Callable[[], None] = lambda: None,
+        clock: Callable[[], datetime] = utc_now,
+        token: Callable[[], str] = lambda: secrets.token_hex(8),
         tick_s: float = TICK_S,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
-        """`beat` is called every tick while a job runs."""
+        """`beat` is called every tick while a job runs. token: draws the names of executions."""
         self._queue = queue_
         self._engine = engine
         self._find_models = find_models
         self.beat = beat
+        self._clock = clock
+        self._token = token
         self._tick_s = tick_s
         self._give_up_s = give_up_s
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._closing = False
+        self._running: tuple[str, str | None] | None = None
         self._progress: Progress | None = None
 
     def stop(self, job_id: str) -> None:
-        """Cancel this job if it is the one that runs."""
-        self._inbox.put(_Message("stop", job_id))
+        """Cancel this job if it is the one that runs now."""
+        running = self._running
+        if running is not None and running[0] == job_id:
+            self._inbox.put(_Message("stop", running[1]))
 
     def interrupt(self) -> None:
         """The worker ends: give the running job back. Safe in a signal handler."""
         self._closing = True
         self._inbox.put(_Message("closing"))
 
+    def free_memory(self) -> None:
+        """Close the model; between two jobs only."""
+        self._engine.close_model()
+
     def run(self, job_id: str) -> dict[str, Any]:
-        """Render a job from its record; its result. Raises Interrupted, Stopped, Held or Failed."""
+        """Render a job from its record; its result. Raises Interrupted, Stopped, Held, Failed, or
+        Superseded when the job has been taken away: then nothing may be done with it.
+        """
         job = self._begin(job_id)
-        with job_log(self._queue.log(job_id)):
-            logger.info("%s: attempt %d: %s", job_id, job.attempts, job.spec.prompt)
-            stopped, end = self._render(job)
-            return self._finish(job, stopped, end)
+        self._running = (job.id, job.execution)
+        try:
+            with job_log(self._queue.log(job_id)):
+                logger.info("%s: attempt %d: %s", job_id, job.attempts, job.spec.prompt)
+                demand, end = self._render(job)
+                return self._finish(job, demand, end)
+        finally:
+            self._running = None
 
     def _begin(self, job_id: str) -> RenderJob:
         """Take the job from queued to running, unless somebody was faster."""
@@ -138,47 +201,77 @@ class Runner:
         job = records.get(job_id)
         if job.state is State.FAILED:  # RQ's own requeue
             job = records.move(job_id, State.QUEUED, error=None, ended_at=None, crashes=0)
+        now = self._clock()
         if job.cancel_requested:
-            records.move(job_id, State.CANCELLED, ended_at=stamp(utc_now()))
+            records.move(job_id, State.CANCELLED, ended_at=stamp(now))
             raise Stopped(job_id)
+        if job.wish == "pause":
+            raise Interrupted(job_id, State.PAUSED)
+        if held(job.not_before, job.window, now):
+            raise Interrupted(job_id, State.SCHEDULED)
+        if job.start_over:
+            shutil.rmtree(self._work(job), ignore_errors=True)
         return records.move(
             job_id,
             State.RUNNING,
-            started_at=stamp(utc_now()),
-            attempts=job.attempts + 1,
-            progress=None,
-            hold=None,
+            **begun(job, now, self._token()),
         )
 
-    def _render(self, job: RenderJob) -> tuple[bool, _Message]:
-        """Run the render beside the main thread; whether it was to be stopped, and how it ended."""
+    def _render(self, job: RenderJob) -> tuple[Demand | None, _Message]:
+        """Run the render beside the main thread; what was asked of it, and how it ended."""
         self._progress = None
         thread = threading.Thread(target=self._run_engine, args=(job,), name=f"render {job.id}")
         thread.daemon = True  # an engine that hangs must not keep the process alive
         thread.start()
-        stopped, reported = False, None
+        stopped = False
+        demand, reported = None, None
         give_up_at: float | None = None
         while True:
             message = self._next_message()
-            if message.kind == "end" and message.job_id == job.id:
+            if message.kind == "end" and message.execution == job.execution:
                 thread.join()
                 break
             if self._closing and give_up_at is None:
                 give_up_at = time.monotonic() + self._give_up_s
             if give_up_at is not None and time.monotonic() > give_up_at:
                 logger.warning("%s: the engine did not stop in time and is left behind", job.id)
-                return stopped, _Message("end", job.id, error=Cancelled("left behind"))
-            stopped |= message.kind == "stop" and message.job_id == job.id
-            if stopped or self._closing:
-                # Every tick again: a wish that came just before the render began was wiped by it.
-                self._engine.cancel()
+                return demand, _Message("end", job.execution, error=Cancelled("left behind"))
+            stopped |= message.kind == "stop" and message.execution == job.execution
             progress = self._progress
-            stopped |= self._report(job, progress if progress is not reported else None)
+            demand = self._look(job, progress if progress is not reported else None, demand)
+            if stopped:
+                demand = Demand(to=State.CANCELLED, at_once=True, reason=CANCEL)
             reported = progress
+            self._press(demand)
             self.beat()
-        if self._progress is not reported:
-            self._report(job, self._progress)
-        return stopped, message
+        return self._look(job, self._progress, demand), message
+
+    def _press(self, demand: Demand | None) -> None:
+        """Every tick again: what came just before the render began was wiped by it."""
+        if self._closing or (demand is not None and demand.at_once):
+            self._engine.cancel()
+        elif demand is not None:
+            self._engine.stop_at_resume_point()
+
+    def _look(
+        self, job: RenderJob, progress: Progress | None, demand: Demand | None
+    ) -> Demand | None:
+        """Store progress, and see what is asked of the job; the render itself needs no store.
+
+        What has been asked once has stopped the engine, or will: taken back, it means that the job
+        waits again. Only a cancel cannot be taken back.
+        """
+        if demand is not None and demand.to is State.CANCELLED:
+            return demand
+        records = self._queue.records
+        try:
+            look = records.report(job.id, str(job.execution), progress, Job.key_for(job.id))
+        except redis.RedisError:
+            return demand
+        if look is None:
+            return Demand(to=State.RUNNING, at_once=True, reason="it is in other hands")
+        asked = demand_of(job, look, self._clock())
+        return asked or (demand and replace(demand, to=State.QUEUED))
 
     def _work(self, job: RenderJob) -> Path:
         return self._queue.folder(job.id) / "work"
@@ -195,9 +288,9 @@ class Runner:
                 on_progress=self._take_progress,
             )
         except Exception as error:  # noqa: BLE001 - becomes the job's reason
-            self._inbox.put(_Message("end", job.id, error=error))
+            self._inbox.put(_Message("end", job.execution, error=error))
         else:
-            self._inbox.put(_Message("end", job.id, result=result))
+            self._inbox.put(_Message("end", job.execution, result=result))
 
     def _take_progress(self, progress: Progress) -> None:
         self._progress = progress
@@ -216,14 +309,7 @@ class Runner:
         except queue.Empty:
             return _Message("tick")
 
-    def _report(self, job: RenderJob, progress: Progress | None) -> bool:
-        """Store progress; True when the job is to be stopped. The render needs no store."""
-        try:
-            return self._queue.records.report(job.id, progress, Job.key_for(job.id))
-        except redis.RedisError:
-            return False
-
-    def _finish(self, job: RenderJob, stopped: bool, end: _Message) -> dict[str, Any]:
+    def _finish(self, job: RenderJob, demand: Demand | None, end: _Message) -> dict[str, Any]:
         """Bring the record to its end, or raise what the worker is to do with the job."""
         if isinstance(end.error, DiskFull):
             ballast.drop(self._queue.settings)
@@ -235,16 +321,20 @@ class Runner:
             return result
         error = end.error or RuntimeError("the render ended without a result")
         verdict = judge(error)
-        held = verdict.state is State.PAUSED
-        if stopped and (held or isinstance(error, Cancelled)):
+        held_back = verdict.state is State.PAUSED
+        to = demand.to if demand else None
+        if to is State.RUNNING:
+            raise Superseded(job.id)
+        if to is State.CANCELLED and (held_back or isinstance(error, Cancelled)):
             shutil.rmtree(self._work(job), ignore_errors=True)  # nobody will go on from there
             self._end(job, State.CANCELLED)
             logger.info("%s: cancelled", job.id)
             raise Stopped(job.id)
-        if isinstance(error, Cancelled) and self._closing:
-            logger.info("%s: interrupted: it goes back to the front of the queue", job.id)
-            raise Interrupted(job.id)
-        if held:
+        if isinstance(error, Cancelled) and (to or self._closing):
+            reason = demand.reason if demand else "the worker was stopped"
+            logger.info("%s: interrupted: %s: %s", job.id, reason, WHERE_TO[to or State.QUEUED])
+            raise Interrupted(job.id, to or State.QUEUED, **self._interruption(job, reason))
+        if held_back:
             logger.warning("%s: held until there is room: %s", job.id, verdict.reason)
             self._hold(job, verdict)
             raise Held(job.id) from error
@@ -254,17 +344,30 @@ class Runner:
 
     def _hold(self, job: RenderJob, verdict: Verdict) -> None:
         try:
-            self._queue.records.move(job.id, State.PAUSED, progress=None, **verdict.changes)
+            self._queue.records.move(
+                job.id,
+                State.PAUSED,
+                by=job.execution,
+                progress=None,
+                **verdict.changes,
+                **self._interruption(job, verdict.reason),
+            )
         except JobNotSaved as error:
             # The store has it; the disk will, with the next change, when there is room again.
             logger.warning("%s: %s", job.id, error)
 
+    def _interruption(self, job: RenderJob, reason: str) -> dict[str, Any]:
+        """What the record keeps of an interruption: from `place` on the render will be repeated."""
+        place = place_of(self._progress) or job.place
+        this = {"at": stamp(self._clock()), "place": place, "reason": reason, "resumed_at": None}
+        return {"place": place, "interruptions": [*job.interruptions, this]}
+
     def _end(self, job: RenderJob, state: State, **fields: Any) -> None:
         """The end is put down, however long the disk has no room for it."""
-        ended_at = stamp(utc_now())
+        ended = stamp(self._clock())
         while True:
             try:
-                self._queue.records.move(job.id, state, ended_at=ended_at, **fields)
+                self._queue.records.move(job.id, state, by=job.execution, ended_at=ended, **fields)
             except JobNotSaved as error:
                 if self._closing or not isinstance(error.__cause__, DiskFull):
                     raise

@@ -152,11 +152,13 @@ class Dashboard:
 
     def begin(self, job: RenderJob) -> None:
         self.queue.connection.lrem(self.queue.rq_queue.key, 0, job.id)
-        self.queue.records.move(job.id, State.RUNNING, started_at=job.created_at, attempts=1)
+        self.queue.records.move(
+            job.id, State.RUNNING, started_at=job.created_at, attempts=1, execution="x"
+        )
 
     def report(self, job: RenderJob, **progress: object) -> None:
         now = Progress(**{"phase": "denoise", "steps": 20, "remaining_s": 90.0} | progress)
-        self.queue.records.report(job.id, now, self.queue.make_rq_job(job).key)
+        self.queue.records.report(job.id, "x", now, self.queue.make_rq_job(job).key)
 
     def finish(self, job: RenderJob, video: bytes) -> None:
         folder = self.settings.outputs / DAY / f"1842-{job.id}"

@@ -119,7 +119,9 @@ class Worker:
 
     def begin(self, job: RenderJob) -> None:
         self._queue.connection.lrem(self._queue.rq_queue.key, 0, job.id)
-        self._queue.records.move(job.id, State.RUNNING, started_at=job.created_at, attempts=1)
+        self._queue.records.move(
+            job.id, State.RUNNING, started_at=job.created_at, attempts=1, execution="x"
+        )
 
     def finish(self, job: RenderJob) -> None:
         self.begin(job)

@@ -179,7 +179,7 @@ def test_a_running_job_shows_how_far_it_is(
     progress = Progress(
         phase="denoise", step=2, steps=20, block=10, blocks=50, elapsed_s=30.0, remaining_s=200.0
     )
-    queue.records.report(job.id, progress, queue.make_rq_job(job).key)
+    queue.records.report(job.id, "x", progress, queue.make_rq_job(job).key)
     for address in ("/", "/live", f"/jobs/{job.id}"):
         page = client.get(address).text
         assert "Denoising, step 3 of 20" in page

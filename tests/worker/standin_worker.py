@@ -1,8 +1,10 @@
 """The real worker process around an engine that does what the first word of the prompt says.
 
-render: done at once · hold: renders until it is cancelled · deaf: ignores a cancel · wait: until
-the file `go` is in the home · fail: an engine error · break: an unexpected exception · die: ends
-the process · steps: ten steps · full: finds the disk full unless the file `room` is in the home
+render: done at once · hold: renders until it is cancelled or told to stop at a resume point · long:
+one step of minutes, which only a cancel ends · twice: as hold, and done when it goes on · deaf:
+ignores a cancel · wait: until the file `go` is in the home · fail: an engine error · break: an
+unexpected exception · die: ends the process · steps: ten steps · full: finds the disk full unless
+the file `room` is in the home
 """
 
 import argparse
@@ -34,8 +36,9 @@ class StandInResult:
 class StandInEngine:
     def __init__(self) -> None:
         self._cancelled = threading.Event()
+        self._to_stop = threading.Event()
 
-    def render(
+    def render(  # noqa: PLR0912 - a case for each word
         self,
         spec: RenderSpec,
         *,
@@ -46,11 +49,17 @@ class StandInEngine:
         on_progress: Callable[[Progress], None],
     ) -> StandInResult:
         self._cancelled.clear()
+        self._to_stop.clear()
         on_progress(Progress(phase="denoise", step=0, steps=10))
         match spec.prompt.split()[0]:
             case "hold":
-                if self._cancelled.wait(60):
-                    raise Cancelled("stopped")
+                self._until(self._cancelled, self._to_stop)
+            case "long":
+                self._until(self._cancelled)
+            case "twice" if not (work / "half").exists():
+                work.mkdir(parents=True, exist_ok=True)
+                (work / "half").touch()
+                self._until(self._cancelled, self._to_stop)
             case "deaf":
                 threading.Event().wait(60)
             case "wait":
@@ -70,8 +79,21 @@ class StandInEngine:
                     on_progress(Progress(phase="denoise", step=step, steps=10))
         return StandInResult(outputs / str(job_id))
 
+    def _until(self, *signs: threading.Event) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if any(sign.is_set() for sign in signs):
+                raise Cancelled("stopped")
+            time.sleep(0.01)
+
     def cancel(self) -> None:
         self._cancelled.set()
+
+    def stop_at_resume_point(self) -> None:
+        self._to_stop.set()
+
+    def close_model(self) -> None:
+        (Settings.from_env().home / "model-closed").touch()
 
     def close(self) -> None:
         pass

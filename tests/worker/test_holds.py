@@ -41,7 +41,7 @@ def machine(queue: RenderQueue) -> Fake:
 def held(queue: RenderQueue, kind: str = "disk", **more: object) -> RenderJob:
     job = queue.submit(spec())
     queue.connection.lrem(queue.rq_queue.key, 1, job.id)
-    queue.records.move(job.id, State.RUNNING)
+    queue.records.move(job.id, State.RUNNING, attempts=1)
     hold = {"kind": kind, "sentence": "full", "since": stamp(START), **more}
     return queue.records.move(job.id, State.PAUSED, hold=hold)
 

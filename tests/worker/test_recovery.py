@@ -32,11 +32,13 @@ def test_a_killed_workers_job_stands_at_the_front_again(
     queue: RenderQueue, start_worker: Start
 ) -> None:
     job_id = killed_while_running(queue, start_worker)
+    other = queue.submit(spec())
     urgent = queue.submit(spec(), priority="urgent")
     recover(queue)
     assert [(job.id, job.state) for job in queue.list()] == [
-        (job_id, State.QUEUED),
         (urgent.id, State.QUEUED),
+        (job_id, State.QUEUED),
+        (other.id, State.QUEUED),
     ]
     assert queue.get(job_id).crashes == 1
     assert queue.connection.zcard("rq:wip:h3farm") == 0

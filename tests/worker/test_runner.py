@@ -37,13 +37,16 @@ class ScriptedEngine:
     ) -> None:
         self.script = script
         self.cancelled = threading.Event()
+        self.to_stop = threading.Event()
         self.cancels = 0
+        self.stops = 0
         self.asked: dict[str, object] = {}
 
     def render(
         self, spec: object, *, on_progress: Callable[[Progress], None], **asked: object
     ) -> Result:
         self.cancelled.clear()
+        self.to_stop.clear()
         self.asked = asked
         self.script(self, on_progress)
         return Result()
@@ -51,6 +54,13 @@ class ScriptedEngine:
     def cancel(self) -> None:
         self.cancels += 1
         self.cancelled.set()
+
+    def stop_at_resume_point(self) -> None:
+        self.stops += 1
+        self.to_stop.set()
+
+    def close_model(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -130,7 +140,7 @@ def test_a_cancel_whose_message_was_lost_is_found_in_the_record(queue: RenderQue
     job = taken(queue)
 
     def script(engine: ScriptedEngine, _: object) -> None:
-        queue.records.request_cancel(job.id)
+        queue.cancel(job.id)
         engine.until_cancelled()
 
     with pytest.raises(Stopped):

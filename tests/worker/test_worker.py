@@ -29,12 +29,7 @@ def test_a_submitted_job_is_rendered(queue: RenderQueue, start_worker: Start) ->
 def test_sigint_puts_the_job_back_at_the_front(queue: RenderQueue, start_worker: Start) -> None:
     worker = start_worker()
     running = queue.submit(spec("hold on"))
-    waiting = queue.submit(
-        spec(
-            "render",
-        ),
-        priority="urgent",
-    )
+    waiting = queue.submit(spec("render"))
     eventually(lambda: queue.get(running.id).progress)
     worker.send(signal.SIGINT)
     assert worker.wait() == 0

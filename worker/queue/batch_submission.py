@@ -57,7 +57,7 @@ class BatchSubmission(Submission):
                 "left_out": len(specs) - len(wanted),
             }
             record["id"] = self._new_batch_id(moment, len(wanted))
-            jobs = _jobs(record, wanted)
+            jobs = _jobs(record, wanted, self.records.next_orders(len(wanted)))
             with self._prepared([job.id for job in jobs], record["id"]):
                 if not again:
                     jobs = self.known(jobs)
@@ -151,8 +151,10 @@ def _check_count(count: int) -> None:
         raise batch_error("", count, f"at most {MAX_JOBS} jobs", sentence)
 
 
-def _jobs(record: Mapping[str, Any], specs: Sequence[RenderSpec]) -> list[RenderJob]:
-    """The jobs of a batch, none of them queued yet."""
+def _jobs(
+    record: Mapping[str, Any], specs: Sequence[RenderSpec], orders: Sequence[str]
+) -> list[RenderJob]:
+    """The jobs of a batch with their places in line, none of them queued yet."""
     return [
         RenderJob(
             id=job_id,
@@ -162,9 +164,10 @@ def _jobs(record: Mapping[str, Any], specs: Sequence[RenderSpec]) -> list[Render
             created_at=record["created_at"],
             batch=record["id"],
             batch_index=index,
+            order=order,
         )
-        for index, (job_id, spec) in enumerate(
-            zip(_ids(record["id"], len(specs)), specs, strict=True)
+        for index, (job_id, spec, order) in enumerate(
+            zip(_ids(record["id"], len(specs)), specs, orders, strict=True)
         )
     ]
 

@@ -1,38 +1,116 @@
-"""Changing what jobs are to do: cancel."""
+"""What users want of jobs: cancel, pause, resume.
+
+Each is one call to the store, whatever the number of jobs: those that wait come to the new state in
+it, the one that runs gets the wish, which its worker sees within a second.
+"""
 
 import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, cast
 
-from rq.command import send_stop_job_command
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.exceptions import InvalidJobOperation
 
-from h3farm.worker.queue.core import SERIALIZER, store_errors
-from h3farm.worker.queue.errors import InvalidTransition
+from h3farm.worker.queue.core import store_errors
+from h3farm.worker.queue.errors import InvalidTransition, Superseded
 from h3farm.worker.queue.job import RenderJob, stamp
 from h3farm.worker.queue.reading import Reading
+from h3farm.worker.queue.records import as_text
+from h3farm.worker.queue.schedule import held
 from h3farm.worker.queue.states import State
+
+NOTHING: Mapping[str, Any] = {}
 
 
 class Control(Reading):
     """The part of the queue that carries the user's wishes."""
 
-    def cancel(self, job_id: str) -> RenderJob:
+    def cancel(self, job_id: str, *, execution: str | None = None) -> RenderJob:
         """Cancel a job that waits or runs. A running one stops within a second: until then it is
-        `running` with `cancel_requested`. InvalidTransition when it is done or failed; cancelling
-        a cancelled job changes nothing.
+        `running` with the wish "cancel". InvalidTransition when it is done or failed; cancelling a
+        cancelled job changes nothing.
+
+        execution: only while the job is in this one, else Superseded.
         """
+        return self._one(job_id, State.CANCELLED, self.cancel_many([job_id], execution=execution))
+
+    def cancel_many(self, job_ids: Sequence[str], *, execution: str | None = None) -> list[str]:
+        """Cancel jobs; what came of each: "done", "asked" (it runs), "over" or "other". UnknownJob
+        when one does not exist: then nothing is changed.
+        """
+        ended = {"ended_at": stamp(self._clock())}
+        results = self._wish(job_ids, "cancel", State.CANCELLED, execution=execution, at_end=ended)
+        for job_id, result in zip(job_ids, results, strict=True):
+            rq_job = self.fetch_rq_job(job_id) if result == "done" else None
+            if rq_job is not None and not rq_job.is_canceled:
+                with contextlib.suppress(InvalidJobOperation):
+                    rq_job.cancel()
+        return results
+
+    def pause(
+        self, job_id: str, *, until: datetime | None = None, execution: str | None = None
+    ) -> RenderJob:
+        """Pause a job that waits or runs, until it is resumed or the moment has come. A running one
+        stops within a second and keeps its resume point; until then it has the wish "pause".
+        InvalidTransition when it is over. Of a paused job the moment changes.
+        """
+        results = self.pause_many([job_id], until=until, execution=execution)
+        return self._one(job_id, State.PAUSED, results)
+
+    def pause_many(
+        self,
+        job_ids: Sequence[str],
+        *,
+        until: datetime | None = None,
+        execution: str | None = None,
+    ) -> list[str]:
+        """Pause jobs; what came of each, as for `cancel_many`."""
+        fields = {"paused_until": stamp(until) if until else None}
+        return self._wish(job_ids, "pause", State.PAUSED, execution=execution, at_once=fields)
+
+    def resume(self, job_id: str) -> RenderJob:
+        """Let a paused job go on: where it was in line, or in front of those of its priority when
+        it had been begun. One that is not paused stays as it is; InvalidTransition when it is over.
+        """
+        if not self.resume_many([job_id]):
+            job = self.get(job_id)
+            if job.over or job.wish == "cancel":
+                raise InvalidTransition(job_id, job.state, State.QUEUED)
+        return self.get(job_id)
+
+    def resume_many(self, job_ids: Sequence[str]) -> list[str]:
+        """Let those of the jobs that are paused go on; their ids. UnknownJob as `cancel_many`."""
         with store_errors(self.settings):
-            job = self.records.get(job_id)
-            if job.state is State.CANCELLED:
-                return job
-            if job.over:
-                raise InvalidTransition(job_id, job.state, State.CANCELLED)
-            # The wish first: if the job is taken up in this moment, the worker finds it.
-            self.records.request_cancel(job_id)
-            if self._take_out(job_id) or job.state in (State.SCHEDULED, State.PAUSED):
-                return self.records.move(job_id, State.CANCELLED, ended_at=stamp(self._clock()))
-            with contextlib.suppress(InvalidJobOperation, NoSuchJobError):
-                send_stop_job_command(self.connection, job_id, serializer=SERIALIZER)
-            return self.get(job_id)
+            jobs = [self.records.get(job_id) for job_id in job_ids]
+            # Each goes in front of those that have been begun: the last first keeps their order.
+            resumed = [job.id for job in reversed(jobs) if self._resume(job)]
+        return [job.id for job in jobs if job.id in resumed]
+
+    def let_go(self, job: RenderJob, **fields: Any) -> bool:
+        """Bring a job that waits outside of the line to where it belongs by its schedule; False
+        when it has got another state meanwhile.
+        """
+        to = State.SCHEDULED if held(job.not_before, job.window, self._clock()) else State.QUEUED
+        if to is job.state:
+            return False
+        with contextlib.suppress(InvalidTransition):
+            self.records.move(job.id, to, line=to is State.QUEUED, **fields)
+            return True
+        return False
+
+    def promote_due(self) -> None:
+        """Let those go on whose time has come. For the worker, every second.
+
+        Everything is judged anew by what the clock shows now: one that jumps leaves nothing behind.
+        """
+        now = self._clock()
+        with store_errors(self.settings):
+            for job_id, state, not_before, window, paused_until in self.records.timed():
+                if state is State.PAUSED:
+                    if paused_until and datetime.fromisoformat(paused_until) <= now:
+                        self.resume_many([job_id])
+                elif not held(not_before, window, now):
+                    self.let_go(self.records.get(job_id))
 
     def forget(self, job_id: str) -> bool:
         """Drop a job that is over from the store; its folder is the caller's to delete. False when
@@ -45,11 +123,48 @@ class Control(Reading):
                 rq_job.delete()
             return True
 
-    def _take_out(self, job_id: str) -> bool:
-        """Take a job out of the list; False when it is not in it (any more)."""
-        if not self.connection.lrem(self.rq_queue.key, 1, job_id):
-            return False
-        rq_job = self.fetch_rq_job(job_id)
-        if rq_job is not None and not rq_job.is_canceled:
-            rq_job.cancel()
-        return True
+    def _resume(self, job: RenderJob) -> bool:
+        if self.records.unpause(job.id):
+            return True
+        job = self.records.get(job.id)
+        return job.state is State.PAUSED and self.let_go(job, paused_until=None, hold=None)
+
+    def _wish(
+        self,
+        job_ids: Sequence[str],
+        wish: str,
+        state: State,
+        *,
+        execution: str | None,
+        at_once: Mapping[str, Any] = NOTHING,
+        at_end: Mapping[str, Any] = NOTHING,
+    ) -> list[str]:
+        with store_errors(self.settings):
+            for job_id in job_ids:
+                self.records.get(job_id)
+            with self.connection.pipeline() as pipeline:
+                for job_id in job_ids:
+                    self.records.wish(
+                        pipeline,
+                        job_id,
+                        wish,
+                        state,
+                        execution=execution,
+                        at_once=at_once,
+                        at_end=at_end,
+                    )
+                answers = cast("list[tuple[bytes, bytes]]", pipeline.execute())
+            results = [as_text(answer[0]) for answer in answers]
+            for job_id, result in zip(job_ids, results, strict=True):
+                if result in ("done", "asked"):
+                    self.records.save_folder(job_id)
+            return results
+
+    def _one(self, job_id: str, wanted: State, results: Sequence[str]) -> RenderJob:
+        """The job after a wish that was for it alone, or why there was none."""
+        job = self.get(job_id)
+        if results == ["other"]:
+            raise Superseded(job_id)
+        if results == ["over"] and job.state is not wanted:
+            raise InvalidTransition(job_id, job.state, wanted)
+        return job

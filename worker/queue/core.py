@@ -84,8 +84,8 @@ class QueueCore:
         self.settings = settings
         self.connection = connection or open_connection(settings)
         self.folders = JobFolders(settings.jobs)
-        self.records = Records(self.connection, self.folders, clock=clock)
         self.rq_queue = Queue(QUEUE_NAME, connection=self.connection, serializer=SERIALIZER)
+        self.records = Records(self.connection, self.folders, self.rq_queue.key, clock=clock)
         self._clock = clock
         self._suffix = suffix
         self._machine = machine or Machine()

@@ -70,3 +70,50 @@ class UnknownModel(QueueError, SpecError):  # noqa: N818
         """`known`: the names that would have been taken."""
         super().__init__("model", given, ", ".join(known), sentence)
         self.known = known
+
+
+class FarmNotSaved(QueueError):  # noqa: N818
+    """The farm's own state could not be written: the disk is full or not writable."""
+
+
+class AmbiguousJob(QueueError):  # noqa: N818
+    """Several jobs' ids begin with what was given."""
+
+    def __init__(self, given: str, found: list[str]) -> None:
+        """`found`: some of them."""
+        super().__init__(
+            f"{given!r} is the beginning of several ids ({', '.join(found)}): give more of it."
+        )
+        self.field = "job"
+        self.given = given
+        self.allowed = ", ".join(found)
+
+
+class Superseded(QueueError):  # noqa: N818
+    """The job is no longer in the execution that speaks: what it says does not count."""
+
+    def __init__(self, job_id: str) -> None:
+        """`job_id`: whose execution is another, or none."""
+        super().__init__(f"Job {job_id} is not in that execution any more.")
+        self.job_id = job_id
+
+
+class BadSchedule(QueueError):  # noqa: N818
+    """A moment, window or place that cannot be used."""
+
+    def __init__(self, field: str, given: str, allowed: str) -> None:
+        """`allowed` completes "must be"."""
+        super().__init__(f"{field} is {given!r}: it must be {allowed}.")
+        self.field = field
+        self.given = given
+        self.allowed = allowed
+
+
+class CannotChange(QueueError):  # noqa: N818
+    """A job that runs or is over cannot be edited, moved or scheduled."""
+
+    def __init__(self, job_id: str, state: str, wanted: str) -> None:
+        """`wanted`: "edited", "moved", ..."""
+        super().__init__(f"Job {job_id} is {state}: only a job that waits can be {wanted}.")
+        self.job_id = job_id
+        self.state = state

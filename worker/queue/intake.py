@@ -13,7 +13,8 @@ from rq.job import Job, JobStatus
 
 from h3farm.worker.queue.core import QueueCore
 from h3farm.worker.queue.job import RenderJob
-from h3farm.worker.queue.records import KEYS, PLACE, as_text, encode, milliseconds, stored_fields
+from h3farm.worker.queue.records import KEYS, as_text, encode, milliseconds, stored_fields
+from h3farm.worker.queue.scripts import PLACE
 
 BATCHES = "h3farm:batches"
 

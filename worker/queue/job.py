@@ -29,6 +29,8 @@ class RenderJob:
     """A spec and its life. Times are UTC ISO 8601 strings (see `stamp`).
 
     position: 0 for the job that runs next; None unless it waits in the queue.
+    order: its place in line among the waiting jobs of its priority, a decimal number as text that
+    sorts as text.
     waits: why it waits, a sentence; None unless it waits. Both are found on reading, never stored.
     result: what the engine made (`folder`, `video`, `poster`, `sidecar`, ...); only when done.
     error: `sentence`, `kind` (a word for programs) and `remedy` (what to do); only when failed.
@@ -37,6 +39,7 @@ class RenderJob:
     wish: what is asked of the running job: "cancel", "pause" (both at once) or "yield" (at its next
     resume point, back into the queue).
     not_before, paused_until: moments; window: "22:00-07:00", local time, may cross midnight.
+    start_over: what was rendered of it does not fit it any more and is dropped when it begins.
     place: where the last resume point stands ("denoise 12 of 20"). crash_places: the place at each
     crash. interruptions: `at`, `place`, `reason`, `resumed_at`, for the sidecar.
     batch, batch_index: the batch it came with, and its number there. key: the idempotency key.
@@ -50,6 +53,7 @@ class RenderJob:
     priority: Priority
     position: int | None = None
     waits: str | None = None
+    order: str = ""
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
@@ -62,6 +66,7 @@ class RenderJob:
     wish: str | None = None
     not_before: str | None = None
     window: str | None = None
+    start_over: bool = False
     paused_until: str | None = None
     place: str | None = None
     crash_places: list[str] = field(default_factory=list)

@@ -1,12 +1,13 @@
 """The queue as its clients see it: submit, look, control, follow."""
 
 from h3farm.worker.queue.control import Control
+from h3farm.worker.queue.farm_control import FarmControl
 from h3farm.worker.queue.settling import Settling
 
 
-class RenderQueue(Settling, Control):
+class RenderQueue(Settling, Control, FarmControl):
     """The one queue. Threads and processes may each use their own or share one.
 
     Its parts are told in `core`, `reading`, `batches`, `intake`, `same`, `submission`,
-    `batch_submission`, `settling` and `control`, one subject each.
+    `batch_submission`, `settling`, `control` and `farm_control`, one subject each.
     """

@@ -1,16 +1,18 @@
 """The farm's half of a job in the store: its record, the indexes by state, and the events.
 
-RQ's half (its job hash, list, registries) lives beside it; `queue.py` and the worker keep the two
+RQ's half (its job hash, list, registries) lives beside it; the queue and the worker keep the two
 in step. Commands are sent on a connection or pipeline that is handed in, so that both halves
 change in one transaction.
 
 Keys: `h3farm:job:<id>` (hash: `state` and `priority` as words, the rest as JSON),
 `h3farm:state:<state>` (sorted set: ids by the millisecond at which they came to that state),
-`h3farm:models` (hash: name to JSON), `h3farm:events` (channel).
+`h3farm:models` (hash: name to JSON), `h3farm:order` (the last place in line that was given out),
+`h3farm:farm` (the state of the whole farm as JSON), `h3farm:events` (channel).
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
@@ -19,63 +21,20 @@ from redis.client import Pipeline
 
 from h3farm.engine.disk_sizes import disk_for_output
 from h3farm.engine.progress import Progress
+from h3farm.worker.queue import scripts
 from h3farm.worker.queue.disk import JobFolders
-from h3farm.worker.queue.errors import InvalidTransition, UnknownJob
+from h3farm.worker.queue.errors import InvalidTransition, Superseded, UnknownJob
 from h3farm.worker.queue.job import JobEvent, RenderJob, stamp, utc_now
 from h3farm.worker.queue.states import OVER, State, check_transition, sources
 
 EVENTS = "h3farm:events"
 MODELS = "h3farm:models"
 KEYS = "h3farm:keys"
-PLAIN = frozenset({"state", "priority", "spec_hash"})  # read by the scripts below
+FARM = "h3farm:farm"
+ORDER = "h3farm:order"
+FIRST_ORDER = 500_000_000_000  # of twelve digits, with as much room in front as behind
+PLAIN = frozenset({"state", "priority", "spec_hash", "order"})  # read by the scripts below
 UNSTORED = frozenset({"id", "position", "waits"})
-
-# ARGV: id, new state, allowed old states as ",a,b,", score, event, then fields and values.
-MOVE = """
-local from = redis.call('HGET', KEYS[1], 'state')
-if not from then return {0, ''} end
-if not string.find(ARGV[3], ',' .. from .. ',', 1, true) then return {0, from} end
-redis.call('HSET', KEYS[1], 'state', ARGV[2], unpack(ARGV, 6))
-redis.call('ZREM', 'h3farm:state:' .. from, ARGV[1])
-redis.call('ZADD', 'h3farm:state:' .. ARGV[2], ARGV[4], ARGV[1])
-redis.call('PUBLISH', 'h3farm:events', ARGV[5])
-return {1, from}
-"""
-
-# How many stand before a new job of a rank: all of the same or a higher priority.
-PLACE = """
-local function place(list, wanted)
-  local rank = {urgent = 0, normal = 1, idle = 2}
-  local ids = redis.call('LRANGE', list, 0, -1)
-  for i = #ids, 1, -1 do
-    local priority = redis.call('HGET', 'h3farm:job:' .. ids[i], 'priority')
-    if (rank[priority or 'normal'] or 1) <= wanted then return i end
-  end
-  return 0
-end
-"""
-
-# KEYS: the list; ARGV: id, rank.
-INSERT = (
-    PLACE
-    + """
-local before = place(KEYS[1], tonumber(ARGV[2]))
-if before == 0 then return redis.call('LPUSH', KEYS[1], ARGV[1]) end
-local last = redis.call('LINDEX', KEYS[1], before - 1)
-return redis.call('LINSERT', KEYS[1], 'AFTER', last, ARGV[1])
-"""
-)
-
-
-# KEYS: the record; ARGV: id, states in which it may go as ",a,b,".
-FORGET = """
-local state = redis.call('HGET', KEYS[1], 'state')
-if not state then return 1 end
-if not string.find(ARGV[2], ',' .. state .. ',', 1, true) then return 0 end
-redis.call('DEL', KEYS[1])
-redis.call('ZREM', 'h3farm:state:' .. state, ARGV[1])
-return 1
-"""
 
 
 def record_key(job_id: str) -> str:
@@ -120,6 +79,22 @@ def stored_fields(job: RenderJob) -> dict[str, Any]:
     return fields | {"spec_hash": job.spec.hash, "output_bytes": disk_for_output(job.spec)}
 
 
+def _fence(execution: str | None) -> str:
+    """An execution as the scripts compare it; "" for any."""
+    return "" if execution is None else json.dumps(execution)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the store tells the one who runs a job: the wish, the farm's state as it is stored, and
+    the priority of the job that is next.
+    """
+
+    wish: str | None
+    farm: bytes | None
+    next_priority: str | None
+
+
 class Records:
     """Reads and writes the records. `clock` gives the time of every change."""
 
@@ -127,16 +102,23 @@ class Records:
         self,
         connection: "Redis",
         folders: JobFolders,
+        line: str,
         *,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Nothing is sent yet."""
+        """line: the key of RQ's list. Nothing is sent yet."""
         self._connection = connection
         self.folders = folders
+        self._line = line
         self.clock = clock
-        self._move = connection.register_script(MOVE)
-        self._insert = connection.register_script(INSERT)
-        self._forget = connection.register_script(FORGET)
+        self._move = connection.register_script(scripts.MOVE)
+        self._wish = connection.register_script(scripts.WISH)
+        self._unpause = connection.register_script(scripts.UNPAUSE)
+        self._report = connection.register_script(scripts.REPORT)
+        self._insert = connection.register_script(scripts.INSERT)
+        self._reorder = connection.register_script(scripts.REORDER)
+        self._forget = connection.register_script(scripts.FORGET)
+        self._timed = connection.register_script(scripts.TIMED)
 
     def create(self, job: RenderJob, pipeline: "Pipeline") -> None:
         """Add the record of a new job to a transaction."""
@@ -146,10 +128,19 @@ class Records:
             pipeline.hsetnx(KEYS, job.key, job.id)
         pipeline.publish(EVENTS, self.event(job.id, "state", job.state))
 
-    def insert(self, list_key: str, job: RenderJob, pipeline: "Pipeline") -> None:
-        """Add the job's place in the one list to a transaction."""
-        rank = list(type(job.priority)).index(job.priority)
-        self._insert(keys=[list_key], args=[job.id, rank], client=pipeline)
+    def insert(self, job_id: str, pipeline: "Pipeline") -> None:
+        """Add to a transaction that the job stands in line, if it is queued and does not yet."""
+        self._insert(keys=[record_key(job_id), self._line], args=[job_id], client=pipeline)
+
+    def reorder(self, job_id: str, pipeline: "Pipeline") -> None:
+        """Add to a transaction that a job that stands in line stands where its record says."""
+        self._reorder(keys=[record_key(job_id), self._line], args=[job_id], client=pipeline)
+
+    def next_orders(self, count: int = 1) -> list[str]:
+        """Places in line, behind all that were given out before."""
+        self._connection.set(ORDER, FIRST_ORDER, nx=True)
+        last = int(self._connection.incrby(ORDER, count))
+        return [f"{number:012d}" for number in range(last - count + 1, last + 1)]
 
     def get(self, job_id: str) -> RenderJob:
         """One job, without its position; UnknownJob."""
@@ -175,47 +166,125 @@ class Records:
             if row
         ]
 
-    def move(self, job_id: str, to: State, **fields: Any) -> RenderJob:
+    def move(
+        self,
+        job_id: str,
+        to: State,
+        *,
+        by: str | None = None,
+        line: bool = False,
+        **fields: Any,
+    ) -> RenderJob:
         """The state machine: bring a job to a state it may go to, with what changes along.
 
         Checked and done in one step of the store, so that of two contenders one gets
         InvalidTransition. The end of a running job is on disk before the store says so: a worker
         that dies in between has not rendered in vain.
+
+        by: the execution that says so; Superseded when the job is in another one. line: for the
+        state `queued`, that it gets in line.
         """
         job = self.get(job_id)
+        if by is not None and job.execution != by:
+            raise Superseded(job_id)
         check_transition(job_id, job.state, to)
+        if to is not State.RUNNING:
+            fields.setdefault("execution", None)
         if ends := job.state is State.RUNNING and to in OVER:
-            self._write_folder(job, to, fields)
-        moved, found = self._run_move(job_id, to, fields, self._connection)
+            self._write_folder(job, to, fields | {"wish": None})
+        moved, found = self._run_move(job_id, to, fields, self._connection, by=by, line=line)
+        if moved < 0:
+            raise Superseded(job_id)
         if not moved:
             raise InvalidTransition(job_id, found.decode() or "gone", to)
+        job = self.get(job_id)
         if not ends:
-            self._write_folder(job, to, fields)
-        return self.get(job_id)
+            self._write_folder(job, job.state, {})
+        return job
 
-    def move_in(self, pipeline: "Pipeline", job_id: str, to: State, **fields: Any) -> None:
-        """`move` as part of a transaction, for one who alone has the job in hand."""
-        self._run_move(job_id, to, fields, pipeline)
-
-    def report(self, job_id: str, progress: Progress | None, rq_job_key: str) -> bool:
-        """Store and announce progress; True when somebody wants the job to stop.
-
-        Looks at our own request and at RQ's status: its `cancel` of a running job and its `delete`
-        change nothing else that a worker could see.
+    def move_in(
+        self,
+        pipeline: "Pipeline",
+        job_id: str,
+        to: State,
+        *,
+        by: str | None = None,
+        line: bool = False,
+        **fields: Any,
+    ) -> None:
+        """`move` as part of a transaction, where a refusal changes nothing; the folder is the
+        caller's to bring up to date.
         """
-        with self._connection.pipeline(transaction=False) as pipeline:
-            if progress is not None:
-                pipeline.hset(record_key(job_id), mapping=encode({"progress": progress.to_json()}))
-                event = self.event(job_id, "progress", State.RUNNING, progress)
-                pipeline.publish(EVENTS, event)
-            pipeline.hget(record_key(job_id), "wish")
-            pipeline.hget(rq_job_key, "status")
-            *_, requested, status = pipeline.execute()
-        return requested == b'"cancel"' or status in (None, b"canceled")
+        self._run_move(job_id, to, fields, pipeline, by=by, line=line)
 
-    def request_cancel(self, job_id: str) -> None:
-        """Leave the wish where the worker looks before and while it runs a job."""
-        self._connection.hset(record_key(job_id), mapping=encode({"wish": "cancel"}))
+    def wish(
+        self,
+        pipeline: "Pipeline",
+        job_id: str,
+        wish: str,
+        state: State,
+        *,
+        execution: str | None = None,
+        at_once: Mapping[str, Any],
+        at_end: Mapping[str, Any],
+    ) -> None:
+        """Add a wish to a pipeline: a job that waits comes to `state`, one that runs (or is being
+        taken up) gets the wish. The answer is (what came of it, the state that was found): see
+        the script.
+        """
+        now, then = encode(at_once), encode(at_end)
+        pairs = [part for fields in (now, then) for pair in fields.items() for part in pair]
+        event = self.event(job_id, "state", state)
+        head: list[str | int] = [
+            job_id,
+            json.dumps(wish),
+            str(state),
+            milliseconds(self.clock()),
+            event,
+        ]
+        self._wish(
+            keys=[record_key(job_id), self._line],
+            args=[*head, _fence(execution), len(now), *pairs],
+            client=pipeline,
+        )
+
+    def unpause(self, job_id: str) -> bool:
+        """Take a wish to pause back; False when there is none (any more)."""
+        return bool(self._unpause(keys=[record_key(job_id)]))
+
+    def report(
+        self, job_id: str, execution: str, progress: Progress | None, rq_job_key: str
+    ) -> Look | None:
+        """Store and announce progress; what the one who runs the job needs to know, all in one
+        step. None when the job is in another execution by now.
+
+        RQ's own `cancel` of a running job and its `delete` change nothing but RQ's status: they
+        count as a wish to cancel.
+        """
+        stored, event = "", ""
+        if progress is not None:
+            stored = json.dumps(progress.to_json())
+            event = self.event(job_id, "progress", State.RUNNING, progress)
+        keys = [record_key(job_id), rq_job_key, self._line, FARM]
+        answer = cast("list[Any]", self._report(keys=keys, args=[_fence(execution), stored, event]))
+        if not answer[0]:
+            return None
+        _, wish, status, farm, priority = [*answer, None, None, None, None][:5]
+        if status in (None, b"canceled"):
+            wish = b'"cancel"'
+        return Look(
+            wish=json.loads(wish) if wish else None,
+            farm=farm,
+            next_priority=as_text(priority) if priority else None,
+        )
+
+    def timed(self) -> list[tuple[str, State, str | None, str | None, str | None]]:
+        """Of the jobs that wait for a time: id, state, not_before, window, paused_until."""
+        keys = [state_key(State.SCHEDULED), state_key(State.PAUSED)]
+        rows = cast("list[list[bytes]]", self._timed(keys=keys))
+        return [
+            (as_text(row[0]), State(as_text(row[1])), *map(json.loads, row[2:])) for row in rows
+        ]
 
     def forget(self, job_id: str) -> bool:
         """Drop the record of a job that is over; False when it has been taken up again."""
@@ -255,7 +324,14 @@ class Records:
         return {name: models[name] for name in sorted(models) if name}
 
     def _run_move(
-        self, job_id: str, to: State, fields: Mapping[str, Any], client: "Redis | Pipeline"
+        self,
+        job_id: str,
+        to: State,
+        fields: Mapping[str, Any],
+        client: "Redis | Pipeline",
+        *,
+        by: str | None,
+        line: bool,
     ) -> tuple[int, bytes]:
         allowed = f",{','.join(sources(to))},"
         pairs = [part for pair in encode(fields).items() for part in pair]
@@ -266,9 +342,11 @@ class Records:
             allowed,
             milliseconds(self.clock()),
             event,
+            _fence(by),
+            "line" if line else "",
             *pairs,
         ]
-        answer = self._move(keys=[record_key(job_id)], args=args, client=client)
+        answer = self._move(keys=[record_key(job_id), self._line], args=args, client=client)
         return (1, b"") if isinstance(client, Pipeline) else (answer[0], answer[1])
 
     def save_folder(self, job_id: str) -> None:

@@ -36,9 +36,12 @@ ALLOWED: Mapping[State, frozenset[State]] = {
     State.RUNNING: frozenset(
         {State.DONE, State.FAILED, State.CANCELLED, State.INTERRUPTED, State.PAUSED}
     ),
-    State.PAUSED: frozenset({State.QUEUED, State.CANCELLED}),
-    # Crash, sleep, shutdown: back to the front, unless it has now happened too often.
-    State.INTERRUPTED: frozenset({State.QUEUED, State.FAILED, State.CANCELLED}),
+    State.PAUSED: frozenset({State.QUEUED, State.SCHEDULED, State.CANCELLED}),
+    # Crash, sleep, shutdown, a job that goes first: back to the front, or to where it waits for its
+    # time; unless a crash has now happened too often.
+    State.INTERRUPTED: frozenset(
+        {State.QUEUED, State.SCHEDULED, State.PAUSED, State.FAILED, State.CANCELLED}
+    ),
     State.DONE: frozenset(),
     # RQ's own `requeue` gives a failed job another chance.
     State.FAILED: frozenset({State.QUEUED}),

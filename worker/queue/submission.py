@@ -52,6 +52,7 @@ class Submission(Batches, Same):
                 priority=Priority(priority),
                 created_at=stamp(moment),
                 key=key,
+                order=self.records.next_orders()[0],
             )
             with self._prepared([job.id]):
                 if not again:
@@ -79,7 +80,7 @@ class Submission(Batches, Same):
             pipeline.sadd(self.rq_queue.redis_queues_keys, self.rq_queue.key)
             self.rq_queue._persist_job(rq_job, pipeline)
             self.records.create(job, pipeline)
-            self.records.insert(self.rq_queue.key, job, pipeline)
+            self.records.insert(job.id, pipeline)
             pipeline.execute()
 
     @contextlib.contextmanager
