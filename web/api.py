@@ -21,10 +21,14 @@ JSON = dict[str, Any]
 
 @blueprint.get("/status")
 def status() -> JSON:
-    """The worker, and how many jobs are in each state."""
+    """The worker, how many jobs are in each state, and for what room those that are held wait."""
     queue = farm().queue
     worker = queue.worker()
-    return {"worker": worker.to_json() if worker else None, "counts": queue.counts()}
+    return {
+        "worker": worker.to_json() if worker else None,
+        "counts": queue.counts(),
+        "held": {job.id: job.waits for job in queue.held()},
+    }
 
 
 @blueprint.get("/models")

@@ -80,6 +80,7 @@ def pulse() -> Pulse:
     queue = farm().queue
     try:
         worker, counts = queue.worker(), queue.counts()
+        held = queue.held() if counts[State.PAUSED] else ()
     except StoreUnavailable:
         return Pulse(sentence="Farm not running", tone="bad")
     waiting = counts[State.QUEUED]
@@ -90,6 +91,10 @@ def pulse() -> Pulse:
         return Pulse(sentence=f"Rendering{behind}", tone="busy")
     if worker.state in NOT_READY:
         return Pulse(sentence=f"{NOT_READY[worker.state]}{behind}", tone="warn")
+    if held:
+        on_disk = any(job.hold and job.hold["kind"] == "disk" for job in held)
+        reason = "the disk is full" if on_disk else "memory is short"
+        return Pulse(sentence=f"{len(held)} held: {reason}", tone="warn")
     return Pulse(sentence=f"Ready{behind}", tone="good")
 
 

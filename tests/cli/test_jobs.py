@@ -273,6 +273,18 @@ def test_status_tells_of_the_worker(
     assert status["models"] == ["tiny"]
 
 
+def test_status_says_what_held_jobs_wait_for(queue: RenderQueue, h3farm: H3farm) -> None:
+    job = queue.submit(spec())
+    queue.records.move(job.id, State.RUNNING)
+    hold = {"kind": "disk", "sentence": "disk full: 2 GB are needed", "since": job.created_at}
+    queue.records.move(job.id, State.PAUSED, hold=hold)
+    answer = h3farm("status").out
+    assert f"held        {job.id}: disk full: 2 GB are needed; it goes on by itself\n" in answer
+    held = json.loads(h3farm("status", "--json").out)["held"]
+    assert held == {job.id: "disk full: 2 GB are needed"}
+    assert "waits for   disk full: 2 GB are needed\n" in h3farm("show", job.id).out
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(
     queue: RenderQueue, start_h3farm: Process
 ) -> None:

@@ -268,6 +268,20 @@ def test_a_disk_without_room_is_said_and_can_be_overruled(
     assert (odd.status_code, odd.json["error"]["field"]) == (400, "anyway")
 
 
+def test_a_held_job_says_what_it_waits_for(
+    client: FlaskClient, queue: RenderQueue, submit: Callable[..., RenderJob], worker: object
+) -> None:
+    job = submit()
+    worker.begin(job)
+    hold = {"kind": "disk", "sentence": "disk full: 2 GB <needed>", "since": job.created_at}
+    queue.records.move(job.id, "paused", hold=hold)
+    assert client.get("/api/status").json["held"] == {job.id: "disk full: 2 GB <needed>"}
+    queue.connection.hset("rq:worker:h3farm", mapping={"pid": 1, "state": "idle"})
+    page = client.get(f"/jobs/{job.id}").text
+    assert "disk full: 2 GB &lt;needed&gt;. It goes on by itself." in page
+    assert "1 held: the disk is full" in page
+
+
 def test_a_log_is_plain_text(
     client: FlaskClient, queue: RenderQueue, submit: Callable[..., RenderJob]
 ) -> None:

@@ -208,6 +208,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
     supervisor = read_supervisor_file(settings)
     with RenderQueue.connect(settings) as queue:
         worker, counts, models = queue.worker(), queue.counts(), list(queue.models())
+        held = {job.id: job.waits for job in queue.held()}
     dashboard = supervisor.get("dashboard", settings.dashboard)
     if arguments.json:
         words.print_json(
@@ -217,6 +218,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
                 "store": settings.store_name,
                 "worker": worker.to_json() if worker else None,
                 "counts": counts,
+                "held": held,
                 "models": models,
             }
         )
@@ -225,5 +227,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
     jobs = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     print(f"dashboard   {dashboard}\nstore       {settings.store_name}")
     print(f"worker      {busy}\njobs        {jobs or 'none'}")
+    for job_id, reason in held.items():
+        print(f"held        {job_id}: {reason}; it goes on by itself")
     print(f"models      {', '.join(models) or 'none'}")
     return exits.OK

@@ -51,6 +51,10 @@ class Reading(QueueCore):
         # A job may have moved on while we read: what it is now decides.
         return sorted((job for job in jobs if job.state in wanted), key=_time_line)
 
+    def held(self) -> Sequence[RenderJob]:
+        """The jobs that wait for room, on the disk or in memory: `waits` says for what."""
+        return [job for job in self.list([State.PAUSED]) if job.hold]
+
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state; every state has a key."""
         with store_errors(self.settings):
