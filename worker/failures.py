@@ -11,6 +11,7 @@ from h3farm.engine.errors import (
     OutOfMemory,
 )
 from h3farm.worker.queue import QueueError
+from h3farm.worker.watchdog import Stalled
 
 # A class of error, its kind, and the remedy; the first that fits counts.
 KINDS: tuple[tuple[type[Exception], str, str], ...] = (
@@ -38,6 +39,11 @@ KINDS: tuple[tuple[type[Exception], str, str], ...] = (
     (DiskFull, "disk_full", "Free some space on that disk: `h3farm clean --dry-run` helps."),
     (DiskError, "disk", "See that the farm may write there, then submit the job again."),
     (EngineError, "engine", "The job's log says more; submit the job again."),
+    (
+        Stalled,
+        "stalled",
+        "Submit the job again; if it stands still at the same place, report it with the job's log.",
+    ),
     (QueueError, "queue", "Look at `h3farm list`, then submit the job again."),
 )
 INTERNAL = "This is a fault of h3farm: the job's log has the details to report."

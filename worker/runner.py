@@ -28,11 +28,12 @@ from h3farm.engine.spec import RenderSpec
 from h3farm.worker import ballast
 from h3farm.worker.demands import CANCEL, Demand, demand_of
 from h3farm.worker.job_log import job_log
-from h3farm.worker.queue import RenderJob, RenderQueue, State
+from h3farm.worker.queue import RenderJob, RenderQueue, State, quantities
 from h3farm.worker.queue.errors import JobNotSaved, Superseded
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.queue.schedule import held
 from h3farm.worker.verdicts import Verdict, judge
+from h3farm.worker.watchdog import Alarm, Stalled, Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +162,7 @@ class Runner:
         self._token = token
         self._tick_s = tick_s
         self._give_up_s = give_up_s
+        self.watchdog: Callable[[], Watchdog] = Watchdog  # a seam for the tests
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._closing = False
         self._running: tuple[str, str | None] | None = None
@@ -224,6 +226,7 @@ class Runner:
         thread.daemon = True  # an engine that hangs must not keep the process alive
         thread.start()
         stopped = False
+        dog = self.watchdog()
         demand, reported = None, None
         give_up_at: float | None = None
         while True:
@@ -242,16 +245,37 @@ class Runner:
             if stopped:
                 demand = Demand(to=State.CANCELLED, at_once=True, reason=CANCEL)
             reported = progress
-            self._press(demand)
+            asked = self._press(demand)
+            self._heed(job, dog, dog.look(progress, asked=asked))
             self.beat()
-        return self._look(job, self._progress, demand), message
+        demand = self._look(job, self._progress, demand)
+        if dog.stopped and demand is None and isinstance(message.error, Cancelled):
+            place = place_of(self._progress) or "its beginning"
+            quiet = quantities.seconds(dog.quiet_s)
+            sentence = f"the render stood still at {place}: nothing came of it for {quiet}"
+            message = replace(message, error=Stalled(sentence))
+        return demand, message
 
-    def _press(self, demand: Demand | None) -> None:
-        """Every tick again: what came just before the render began was wiped by it."""
-        if self._closing or (demand is not None and demand.at_once):
+    def _heed(self, job: RenderJob, dog: Watchdog, alarm: Alarm | None) -> None:
+        """What the watchdog calls for."""
+        if alarm is Alarm.KILL:
+            logger.critical(
+                "%s: the engine does not stop: the worker ends itself, to be started again", job.id
+            )
+            dog.kill()
+        elif alarm is Alarm.STOP:
+            self._engine.cancel()
+
+    def _press(self, demand: Demand | None) -> bool:
+        """Every tick again: what came just before the render began was wiped by it. Whether the
+        engine is to stop at once.
+        """
+        at_once = self._closing or (demand is not None and demand.at_once)
+        if at_once:
             self._engine.cancel()
         elif demand is not None:
             self._engine.stop_at_resume_point()
+        return at_once
 
     def _look(
         self, job: RenderJob, progress: Progress | None, demand: Demand | None

@@ -22,6 +22,7 @@ from h3farm.engine.errors import (
 from h3farm.engine.progress import Progress
 from h3farm.worker.queue import RenderJob, RenderQueue, State
 from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
+from h3farm.worker.watchdog import LOOK_S, Watchdog
 
 
 class Result:
@@ -316,6 +317,56 @@ def test_an_end_waits_for_room_in_the_jobs_folder(
     runner_of(queue, script, tick_s=0.01).run(job.id)
     assert refused == 3
     assert queue.get(job.id).state is State.DONE
+
+
+class ImpatientDog(Watchdog):
+    """Takes every look for a long time, and kills nothing."""
+
+    def __init__(self, release: threading.Event) -> None:
+        self.time = 0.0
+        super().__init__(self.tell)
+        self.release = release
+
+    def tell(self) -> float:
+        self.time += LOOK_S
+        return self.time
+
+    def kill(self) -> None:
+        self.release.set()
+
+
+def test_a_render_that_stands_still_is_stopped_and_says_where(queue: RenderQueue) -> None:
+    job = taken(queue)
+
+    def script(engine: ScriptedEngine, report: Callable[[Progress], None]) -> None:
+        report(Progress(phase="denoise", step=3, steps=20, unit_p90_s=1.0))
+        engine.until_cancelled()
+
+    runner = runner_of(queue, script, tick_s=0.001)
+    runner.watchdog = lambda: ImpatientDog(threading.Event())
+    with pytest.raises(Failed):
+        runner.run(job.id)
+    error = queue.get(job.id).error or {}
+    assert error["kind"] == "stalled"
+    assert error["sentence"].startswith(
+        "the render stood still at denoise 3 of 20: nothing came of it for 10 min"
+    )
+
+
+def test_an_engine_that_does_not_stop_ends_the_worker(queue: RenderQueue) -> None:
+    """The supervisor starts it again; here the kill lets the engine go."""
+    job, released = taken(queue), threading.Event()
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        queue.cancel(job.id)
+        assert released.wait(20)
+        engine.until_cancelled()
+
+    runner = runner_of(queue, script, tick_s=0.001)
+    runner.watchdog = lambda: ImpatientDog(released)
+    with pytest.raises(Stopped):
+        runner.run(job.id)
+    assert released.is_set()
 
 
 def test_a_failures_traceback_is_in_the_jobs_log(queue: RenderQueue) -> None:
