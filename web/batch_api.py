@@ -11,6 +11,8 @@ from h3farm.web.forms import priority_of
 from h3farm.worker.queue import Priority
 from h3farm.worker.queue.description import Description
 from h3farm.worker.queue.expansion import expand
+from h3farm.worker.queue.job import utc_now
+from h3farm.worker.queue.schedule import parse_moment
 from h3farm.worker.queue.wordlists import Wordlists
 
 MAX_BATCH_BODY = 16 * 1024 * 1024
@@ -62,3 +64,30 @@ def batch_jobs(batch_id: str) -> JSON:
     queue = farm().queue
     found = queue.batch_jobs(queue.batch(batch_id).id)
     return {"jobs": [job.to_json() for job in found]}
+
+
+@blueprint.post("/<batch_id>/cancel")
+def cancel(batch_id: str) -> JSON:
+    """Cancel what is not over of a batch."""
+    return farm().queue.cancel_batch(batch_id).to_json()
+
+
+@blueprint.post("/<batch_id>/pause")
+def pause(batch_id: str) -> JSON:
+    """Pause what is not over of a batch; `{"until": "22:00"}` says until when."""
+    body = request.get_json(silent=True) or {}
+    text = text_in(body, "until") if isinstance(body, dict) else None
+    until = parse_moment(text, utc_now(), "until") if text else None
+    return farm().queue.pause_batch(batch_id, until=until).to_json()
+
+
+@blueprint.post("/<batch_id>/resume")
+def resume(batch_id: str) -> JSON:
+    """Let what is paused of a batch go on."""
+    return farm().queue.resume_batch(batch_id).to_json()
+
+
+@blueprint.post("/<batch_id>/retry")
+def retry(batch_id: str) -> JSON:
+    """Queue what failed of a batch once more."""
+    return farm().queue.retry_batch(batch_id).to_json()

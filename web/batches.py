@@ -2,18 +2,19 @@
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
+from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Response as AnyResponse
 
 from h3farm.engine.spec import SpecError, draw_seed
 from h3farm.web import forms
 from h3farm.web.errors import status_and_kind
 from h3farm.web.farm import farm, model_names
-from h3farm.worker.queue import StoreUnavailable
+from h3farm.worker.queue import RenderQueue, StoreUnavailable
 from h3farm.worker.queue.batch import Batch
 from h3farm.worker.queue.description import Description
 from h3farm.worker.queue.errors import JobNotSaved
@@ -25,6 +26,13 @@ from h3farm.worker.queue.wordlists import Wordlists
 
 SHOWN_JOBS = 200
 LIST = "the list"  # what faults call the field of prompts
+
+ACTIONS: Mapping[str, Callable[[RenderQueue, str], Batch]] = {
+    "cancel": RenderQueue.cancel_batch,
+    "pause": RenderQueue.pause_batch,
+    "resume": RenderQueue.resume_batch,
+    "retry": RenderQueue.retry_batch,
+}
 
 blueprint = Blueprint("batches", __name__, url_prefix="/batches")
 
@@ -91,6 +99,23 @@ def batch(batch_id: str) -> str:
 def batch_live(batch_id: str) -> str:
     """The part of the batch's page that changes by itself."""
     return render_template("batches/_batch.html", fragment=True, **_batch_page(batch_id))
+
+
+@blueprint.get("/<batch_id>/<action>")
+def ask(batch_id: str, action: str) -> str:
+    """Ask before all of a batch is cancelled."""
+    if action != "cancel":
+        raise NotFound
+    return render_template("batches/cancel.html", batch=farm().queue.batch(batch_id))
+
+
+@blueprint.post("/<batch_id>/<action>")
+def control(batch_id: str, action: str) -> AnyResponse:
+    """Cancel, pause, resume or retry a batch."""
+    if action not in ACTIONS:
+        raise NotFound
+    ACTIONS[action](farm().queue, batch_id)
+    return redirect(url_for("batches.batch", batch_id=batch_id), code=303)
 
 
 def _home(form: BatchForm) -> str:

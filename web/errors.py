@@ -12,7 +12,7 @@ from h3farm.worker.queue import (
     UnknownJob,
     UnknownModel,
 )
-from h3farm.worker.queue.errors import JobNotSaved, NotEnoughDisk, UnknownBatch
+from h3farm.worker.queue.errors import BadSchedule, JobNotSaved, NotEnoughDisk, UnknownBatch
 from h3farm.worker.queue.faults import BatchError
 
 
@@ -71,6 +71,7 @@ class TooManyStreamsError(WebError):
 STATUS: tuple[tuple[type[Exception], int, str], ...] = (
     (UnknownModel, 422, "unknown_model"),
     (BatchError, 422, "invalid_batch"),
+    (BadSchedule, 422, "invalid_schedule"),
     (SpecError, 422, "invalid_spec"),
     (UnknownJob, 404, "unknown_job"),
     (UnknownBatch, 404, "unknown_batch"),

@@ -202,3 +202,19 @@ def test_wait_follows_a_batch_to_its_end(
     batch = queue.batches()[0]
     assert (process.returncode, out) == (0, f"{batch.id}\n")
     assert err.endswith("2 of 2 done\n")
+
+
+def test_a_batch_is_controlled_by_its_name(queue: RenderQueue, h3farm: H3farm) -> None:
+    h3farm("submit", "fox", "--count", "2", "--name", "foxes")
+    batch = queue.batches()[0]
+    start = f"{batch.id} foxes: 0 of 2 done, 2"
+    assert h3farm("batch", "pause", "foxes", "--until", "+8h").out == f"{start} paused\n"
+    assert h3farm("batch", "resume", "foxes").out == f"{start} queued\n"
+    assert h3farm("batch", "cancel", "foxes").out == f"{start} cancelled\n"
+    answer = h3farm("batch", "retry", "foxes", "--failed", "--json")
+    assert json.loads(answer.out)["counts"] == {"cancelled": 2}
+    for action in ("pause", "resume", "cancel", "retry"):
+        assert h3farm("batch", action, "nope").code == 4
+    answer = h3farm("batch", "pause", "foxes", "--until", "soon")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("h3farm: until is 'soon': it must be 22:00")

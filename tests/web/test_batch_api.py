@@ -115,3 +115,19 @@ def test_a_batch_may_be_larger_than_a_render(client: FlaskClient, queue: RenderQ
     assert client.post("/api/batches", json=BATCH | {"prompts": prompts}).status_code == 201
     answer = client.post("/api/batches", json=BATCH | {"prompts": ["x" * 17_000_000]})
     assert answer.status_code == 413
+
+
+def test_a_batch_is_controlled(client: FlaskClient, queue: RenderQueue) -> None:
+    batch = (client.post("/api/batches", json=BATCH).json or {})["id"]
+
+    def counts(action: str, **body: object) -> object:
+        return (client.post(f"/api/batches/{batch}/{action}", json=body).json or {})["counts"]
+
+    assert counts("pause", until="+8h") == {"paused": 4}
+    assert counts("resume") == {"queued": 4}
+    assert counts("cancel") == {"cancelled": 4}
+    assert counts("retry") == {"cancelled": 4}
+    answer = client.post(f"/api/batches/{batch}/pause", json={"until": "soon"})
+    assert answer.status_code == 422
+    assert (answer.json or {})["error"]["field"] == "until"
+    assert client.post("/api/batches/nope/cancel").status_code == 404

@@ -125,3 +125,26 @@ def test_the_page_works_while_the_store_is_away(away: FlaskClient) -> None:
     answer = away.get("/batches")
     assert answer.status_code == 200
     assert "The farm is not running" in answer.text
+
+
+def test_a_batch_is_controlled_from_its_page(
+    client: FlaskClient, queue: RenderQueue, token: str
+) -> None:
+    body = {"prompts": ["fox"], "defaults": {"model": "tiny-h3"}, "count": 2}
+    batch = (client.post("/api/batches", json=body).json or {})["id"]
+
+    def press(action: str) -> object:
+        answer = client.post(f"/batches/{batch}/{action}", data={"csrf_token": token})
+        assert answer.location == f"/batches/{batch}"
+        return queue.batch(batch).counts
+
+    assert press("pause") == {"paused": 2}
+    page = client.get(f"/batches/{batch}").text
+    assert ">Resume</button>" in page
+    assert ">Pause</button>" not in page
+    assert press("resume") == {"queued": 2}
+    assert "0 of 2 are done and stay" in client.get(f"/batches/{batch}/cancel").text
+    assert press("cancel") == {"cancelled": 2}
+    assert "nothing to cancel" in client.get(f"/batches/{batch}/cancel").text
+    for method in (client.get, client.post):
+        assert method(f"/batches/{batch}/dance", data={"csrf_token": token}).status_code == 404

@@ -19,6 +19,11 @@ WRITES = (
     "POST /api/jobs/<job_id>/cancel",
     "POST /api/batches",
     "POST /batches",
+    "POST /batches/<batch_id>/<action>",
+    "POST /api/batches/<batch_id>/cancel",
+    "POST /api/batches/<batch_id>/pause",
+    "POST /api/batches/<batch_id>/resume",
+    "POST /api/batches/<batch_id>/retry",
 )
 READS = (
     "GET /",
@@ -40,6 +45,7 @@ READS = (
     "GET /batches",
     "GET /batches/<batch_id>",
     "GET /batches/<batch_id>/live",
+    "GET /batches/<batch_id>/<action>",
     "GET /api/batches",
     "GET /api/batches/<batch_id>",
     "GET /api/batches/<batch_id>/jobs",

@@ -60,7 +60,7 @@ def test_colours_are_named_in_one_place(path: Path) -> None:
 def test_the_docs_name_every_route_and_every_kind_of_failure(app: Flask) -> None:
     page = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text(encoding="utf-8")
     inner = {"/live", "/jobs/<job_id>/live", "/jobs/<job_id>/cancel", "/plan"}  # parts of pages
-    inner |= {"/batches/<batch_id>/live"}
+    inner |= {"/batches/<batch_id>/live", "/batches/<batch_id>/<action>"}
     routes = {rule.rule for rule in app.url_map.iter_rules() if "static" not in rule.rule}
     assert {rule for rule in routes - inner if f"{rule}`" not in page} == set()
     own = {each.kind for each in errors.WebError.__subclasses__()}

@@ -1,4 +1,4 @@
-"""submit with many jobs at once, and `h3farm batch`: list, show, cancel."""
+"""submit with many jobs at once, and the commands of `h3farm batch`."""
 
 import argparse
 import sys
@@ -9,7 +9,9 @@ from h3farm.worker.cli.batch_options import described
 from h3farm.worker.queue import RenderQueue, Settings, State, quantities
 from h3farm.worker.queue.batch import Batch
 from h3farm.worker.queue.expansion import expand
+from h3farm.worker.queue.job import utc_now
 from h3farm.worker.queue.plan import Plan
+from h3farm.worker.queue.schedule import parse_moment
 from h3farm.worker.queue.wordlists import Wordlists
 
 PLANNED_SHOWN = 50
@@ -171,4 +173,37 @@ def show_batch(arguments: argparse.Namespace, settings: Settings) -> int:
         for job in jobs
     ]
     print("\n" + "\n".join(words.table(["JOB", "STATE", "", "PROMPT"], table)))
+    return exits.OK
+
+
+def cancel_batch(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Cancel what is not over of a batch."""
+    with RenderQueue.connect(settings) as queue:
+        return _told(queue.cancel_batch(arguments.batch), as_json=arguments.json)
+
+
+def pause_batch(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Pause what is not over of a batch."""
+    until = parse_moment(arguments.until, utc_now(), "until") if arguments.until else None
+    with RenderQueue.connect(settings) as queue:
+        return _told(queue.pause_batch(arguments.batch, until=until), as_json=arguments.json)
+
+
+def resume_batch(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Let what is paused of a batch go on."""
+    with RenderQueue.connect(settings) as queue:
+        return _told(queue.resume_batch(arguments.batch), as_json=arguments.json)
+
+
+def retry_batch(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Queue what failed of a batch once more."""
+    with RenderQueue.connect(settings) as queue:
+        return _told(queue.retry_batch(arguments.batch), as_json=arguments.json)
+
+
+def _told(batch: Batch, *, as_json: bool) -> int:
+    if as_json:
+        words.print_json(batch.to_json())
+    else:
+        print(f"{batch.id} {batch.name}: {_progress(batch)}")
     return exits.OK

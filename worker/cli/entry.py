@@ -189,7 +189,43 @@ def _add_batch(commands: "Commands[argparse.ArgumentParser]") -> None:
         "show a batch's progress and its jobs",
         examples="  h3farm batch show foxes\n",
     )
-    show.add_argument("batch", metavar="BATCH", help="the batch's id or name")
+    cancel = _command(
+        actions,
+        "cancel",
+        batch_commands.cancel_batch,
+        "cancel what is not over of a batch",
+        examples="  h3farm batch cancel foxes\n",
+    )
+    pause = _command(
+        actions,
+        "pause",
+        batch_commands.pause_batch,
+        "pause what is not over of a batch",
+        examples="  h3farm batch pause foxes\n  h3farm batch pause foxes --until 22:00\n",
+    )
+    pause.add_argument(
+        "--until", metavar="WHEN", help="a moment, e.g. 22:00, +8h or 2026-12-24 22:00"
+    )
+    resume = _command(
+        actions,
+        "resume",
+        batch_commands.resume_batch,
+        "let what is paused of a batch go on",
+        examples="  h3farm batch resume foxes\n",
+    )
+    retry = _command(
+        actions,
+        "retry",
+        batch_commands.retry_batch,
+        "queue what failed of a batch once more",
+        more="Each goes on\nfrom its resume point. The other jobs stay as they are.",
+        examples="  h3farm batch retry foxes --failed\n",
+    )
+    retry.add_argument(
+        "--failed", action="store_true", help="those that failed: the default, said out loud"
+    )
+    for parser in (show, cancel, pause, resume, retry):
+        parser.add_argument("batch", metavar="BATCH", help="the batch's id or name")
 
 
 def _add_list(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -22,7 +22,7 @@ from h3farm.worker.queue import (
     UnknownJob,
     UnknownModel,
 )
-from h3farm.worker.queue.errors import NotEnoughDisk, UnknownBatch
+from h3farm.worker.queue.errors import BadSchedule, NotEnoughDisk, UnknownBatch
 from h3farm.worker.queue.faults import BatchError
 from h3farm.worker.supervisor import CannotRun
 
@@ -32,6 +32,7 @@ OK, FAILED, USAGE, NOT_RUNNING, UNKNOWN_JOB, INTERRUPTED = 0, 1, 2, 3, 4, 130
 TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (UnknownModel, USAGE, "unknown_model"),
     (BatchError, USAGE, "invalid_batch"),
+    (BadSchedule, USAGE, "invalid_schedule"),
     (SpecError, USAGE, "invalid_spec"),
     (SettingsError, USAGE, "invalid_setting"),
     (StoreUnavailable, NOT_RUNNING, "store_unavailable"),

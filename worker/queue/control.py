@@ -12,7 +12,7 @@ from typing import Any, cast
 from rq.exceptions import InvalidJobOperation
 
 from h3farm.worker.queue.core import store_errors
-from h3farm.worker.queue.errors import InvalidTransition, Superseded
+from h3farm.worker.queue.errors import InvalidTransition, Superseded, UnknownJob
 from h3farm.worker.queue.job import RenderJob, stamp
 from h3farm.worker.queue.reading import Reading
 from h3farm.worker.queue.records import as_text
@@ -81,16 +81,17 @@ class Control(Reading):
     def resume_many(self, job_ids: Sequence[str]) -> list[str]:
         """Let those of the jobs that are paused go on; their ids. UnknownJob as `cancel_many`."""
         with store_errors(self.settings):
-            jobs = [self.records.get(job_id) for job_id in job_ids]
-            # Each goes in front of those that have been begun: the last first keeps their order.
-            resumed = [job.id for job in reversed(jobs) if self._resume(job)]
-        return [job.id for job in jobs if job.id in resumed]
+            resumed = self._resume(self._known(job_ids))
+            # One that was just coming to rest has come to it by now.
+            rest = [job for job in self._known(job_ids) if job.id not in resumed]
+            resumed |= self._resume([job for job in rest if job.state is State.PAUSED])
+        return [job_id for job_id in job_ids if job_id in resumed]
 
     def let_go(self, job: RenderJob, **fields: Any) -> bool:
         """Bring a job that waits outside of the line to where it belongs by its schedule; False
         when it has got another state meanwhile.
         """
-        to = State.SCHEDULED if held(job.not_before, job.window, self._clock()) else State.QUEUED
+        to = self._place(job)
         if to is job.state:
             return False
         with contextlib.suppress(InvalidTransition):
@@ -123,11 +124,41 @@ class Control(Reading):
                 rq_job.delete()
             return True
 
-    def _resume(self, job: RenderJob) -> bool:
-        if self.records.unpause(job.id):
-            return True
-        job = self.records.get(job.id)
-        return job.state is State.PAUSED and self.let_go(job, paused_until=None, hold=None)
+    def _resume(self, jobs: Sequence[RenderJob]) -> set[str]:
+        """Let the paused ones go on, in one step: a worker that is idle then takes the first of
+        them, not the one that came back first.
+        """
+        asked: list[str] = []
+        with self.connection.pipeline() as pipeline:
+            # Each goes in front of those that have been begun: the last first keeps their order.
+            for job in reversed(jobs):
+                self.records.unpause(pipeline, job.id)
+                asked.append(job.id)
+                if job.state is State.PAUSED:
+                    to = self._place(job)
+                    fields = {"paused_until": None, "hold": None}
+                    self.records.move_in(pipeline, job.id, to, line=to is State.QUEUED, **fields)
+                    asked.append(job.id)
+            answers = cast("list[int | list[Any]]", pipeline.execute())
+        done = {
+            job_id
+            for job_id, answer in zip(asked, answers, strict=True)
+            if (answer[0] if isinstance(answer, list) else answer) == 1
+        }
+        for job_id in done:
+            self.records.save_folder(job_id)
+        return done
+
+    def _place(self, job: RenderJob) -> State:
+        """Where a job belongs that waits, by its schedule."""
+        return State.SCHEDULED if held(job.not_before, job.window, self._clock()) else State.QUEUED
+
+    def _known(self, job_ids: Sequence[str]) -> list[RenderJob]:
+        """The jobs; UnknownJob when one of them does not exist."""
+        jobs = self.records.get_many(job_ids)
+        if missing := set(job_ids) - {job.id for job in jobs}:
+            raise UnknownJob(min(missing))
+        return jobs
 
     def _wish(
         self,
@@ -140,8 +171,7 @@ class Control(Reading):
         at_end: Mapping[str, Any] = NOTHING,
     ) -> list[str]:
         with store_errors(self.settings):
-            for job_id in job_ids:
-                self.records.get(job_id)
+            self._known(job_ids)
             with self.connection.pipeline() as pipeline:
                 for job_id in job_ids:
                     self.records.wish(

@@ -1,13 +1,14 @@
 """The queue as its clients see it: submit, look, control, follow."""
 
-from h3farm.worker.queue.control import Control
+from h3farm.worker.queue.batch_control import BatchControl
 from h3farm.worker.queue.farm_control import FarmControl
 from h3farm.worker.queue.settling import Settling
 
 
-class RenderQueue(Settling, Control, FarmControl):
+class RenderQueue(Settling, BatchControl, FarmControl):
     """The one queue. Threads and processes may each use their own or share one.
 
     Its parts are told in `core`, `reading`, `batches`, `intake`, `same`, `submission`,
-    `batch_submission`, `settling`, `control` and `farm_control`, one subject each.
+    `batch_submission`, `settling`, `control`, `retrying`, `batch_control` and `farm_control`, one
+    subject each.
     """

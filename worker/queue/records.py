@@ -248,9 +248,11 @@ class Records:
             client=pipeline,
         )
 
-    def unpause(self, job_id: str) -> bool:
-        """Take a wish to pause back; False when there is none (any more)."""
-        return bool(self._unpause(keys=[record_key(job_id)]))
+    def unpause(self, pipeline: "Pipeline", job_id: str) -> None:
+        """Add to a transaction that a wish to pause is taken back; it answers 0 when there is none
+        (any more).
+        """
+        self._unpause(keys=[record_key(job_id)], client=pipeline)
 
     def report(
         self, job_id: str, execution: str, progress: Progress | None, rq_job_key: str

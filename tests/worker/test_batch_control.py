@@ -1,0 +1,126 @@
+"""A batch is cancelled, paused, resumed and retried as a whole."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from farmtest import WorkerProcess, eventually, run_to_end, spec, wait_until_running
+from invariants import assert_invariants
+
+from h3farm.worker.queue import InvalidTransition, RenderQueue, State
+from h3farm.worker.queue.batch import Batch
+from h3farm.worker.queue.errors import UnknownBatch
+from h3farm.worker.queue.job import RenderJob, utc_now
+
+Start = Callable[..., WorkerProcess]
+
+
+def submit(queue: RenderQueue, *prompts: str, **options: str) -> Batch:
+    return queue.submit_many([spec(prompt, seed=1) for prompt in prompts], **options)  # type: ignore[arg-type]
+
+
+def states(queue: RenderQueue, batch: Batch) -> list[State]:
+    return [job.state for job in queue.batch_jobs(batch.id)]
+
+
+def end(queue: RenderQueue, job: RenderJob, state: State) -> None:
+    queue.connection.lrem(queue.rq_queue.key, 0, job.id)
+    queue.records.move(job.id, State.RUNNING, started_at=job.created_at, attempts=1)
+    fields = {"error": {"sentence": "x", "kind": "x", "remedy": ""}} if state == "failed" else {}
+    if state is State.DONE:
+        fields = {"result": {}}
+    queue.records.move(job.id, state, ended_at=job.created_at, **fields)
+
+
+def test_cancel_takes_what_waits_and_leaves_the_rest(queue: RenderQueue) -> None:
+    batch = submit(queue, "a", "b", "c", "d", name="foxes")
+    other = queue.submit(spec("other"))
+    done, failed, *_ = queue.batch_jobs(batch.id)
+    end(queue, done, State.DONE)
+    end(queue, failed, State.FAILED)
+    answer = queue.cancel_batch("foxes")
+    assert answer.counts == {"done": 1, "failed": 1, "cancelled": 2}
+    assert answer.over
+    assert queue.cancel_batch("foxes") == answer
+    assert queue.get(other.id).position == 0
+
+
+def test_pause_and_resume_keep_the_places_in_line(queue: RenderQueue) -> None:
+    batch = submit(queue, "a", "b")
+    later = queue.submit(spec("later"))
+    assert queue.pause_batch(batch.id).counts == {"paused": 2}
+    assert queue.get(later.id).position == 0
+    assert queue.pause_batch(batch.id).counts == {"paused": 2}
+    assert queue.resume_batch(batch.id).counts == {"queued": 2}
+    assert [job.spec.prompt for job in queue.list()] == ["a", "b", "later"]
+    assert_invariants(queue)
+
+
+def test_a_pause_until_a_moment_ends_by_itself(queue: RenderQueue) -> None:
+    batch = submit(queue, "a", "b")
+    queue.pause_batch(batch.id, until=utc_now() - timedelta(seconds=1))
+    queue.promote_due()
+    assert states(queue, batch) == [State.QUEUED] * 2
+
+
+def test_retry_brings_back_what_failed_and_nothing_else(queue: RenderQueue) -> None:
+    batch = submit(queue, "a", "b", "c", "d", "e")
+    jobs = queue.batch_jobs(batch.id)
+    for job, state in zip(jobs, ("failed", "done", "failed", "cancelled"), strict=False):
+        if state == "cancelled":
+            queue.cancel(job.id)
+        else:
+            end(queue, job, State(state))
+    answer = queue.retry_batch(batch.id)
+    assert answer.counts == {"queued": 3, "done": 1, "cancelled": 1}
+    assert [job.spec.prompt for job in queue.list({"queued"})] == ["a", "c", "e"]
+    again = queue.get(jobs[0].id)
+    assert (again.error, again.ended_at, again.crashes, again.retries) == (None, None, 0, [])
+    assert queue.folders.read(again.id)["state"] == "queued"
+    assert queue.retry_batch(batch.id) == answer
+    # RQ's half is as if it were new: its own tools see a queued job.
+    assert queue.fetch_rq_job(again.id).get_status() == "queued"
+    assert again.id not in queue.rq_queue.failed_job_registry.get_job_ids(cleanup=False)
+
+
+def test_only_what_failed_can_be_retried(queue: RenderQueue) -> None:
+    job = queue.submit(spec())
+    with pytest.raises(InvalidTransition, match="is queued"):
+        queue.retry(job.id)
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume", "retry"])
+def test_an_unknown_batch_changes_nothing(queue: RenderQueue, action: str) -> None:
+    job = queue.submit(spec())
+    with pytest.raises(UnknownBatch):
+        getattr(queue, f"{action}_batch")("nope")
+    assert queue.get(job.id).state is State.QUEUED
+
+
+@pytest.mark.slow
+def test_a_batch_that_runs_stops_and_goes_on(queue: RenderQueue, start_worker: Start) -> None:
+    start_worker()
+    batch = submit(queue, "hold", "render b", "render c")
+    first = queue.batch_jobs(batch.id)[0]
+    wait_until_running(queue, first.id)
+    queue.pause_batch(batch.id)
+    eventually(lambda: states(queue, batch) == [State.PAUSED] * 3, "all paused")
+    queue.resume_batch(batch.id)
+    # The idle worker takes the first of them, though all came back at once.
+    eventually(lambda: queue.get(first.id).state is State.RUNNING, "the first runs again")
+    assert states(queue, batch)[1:] == [State.QUEUED] * 2
+    queue.cancel_batch(batch.id)
+    eventually(lambda: states(queue, batch) == [State.CANCELLED] * 3, "all cancelled")
+
+
+@pytest.mark.slow
+def test_a_retried_job_runs_again(queue: RenderQueue, start_worker: Start) -> None:
+    start_worker()
+    batch = submit(queue, "fail", "render b")
+    for job in queue.batch_jobs(batch.id):
+        run_to_end(queue, job.id)
+    assert queue.batch(batch.id).counts == {"done": 1, "failed": 1}
+    queue.retry_batch(batch.id)
+    failed = queue.batch_jobs(batch.id)[0]
+    job = run_to_end(queue, failed.id)
+    assert (job.state, job.attempts) == (State.FAILED, 2)
