@@ -1,5 +1,6 @@
 """A batch is cancelled, paused, resumed and retried as a whole."""
 
+import random
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -7,7 +8,7 @@ import pytest
 from farmtest import WorkerProcess, eventually, run_to_end, spec, wait_until_running
 from invariants import assert_invariants
 
-from h3farm.worker.queue import InvalidTransition, RenderQueue, State
+from h3farm.worker.queue import InvalidTransition, Priority, RenderQueue, State
 from h3farm.worker.queue.batch import Batch
 from h3farm.worker.queue.errors import UnknownBatch
 from h3farm.worker.queue.job import RenderJob, utc_now
@@ -53,6 +54,41 @@ def test_pause_and_resume_keep_the_places_in_line(queue: RenderQueue) -> None:
     assert queue.pause_batch(batch.id).counts == {"paused": 2}
     assert queue.resume_batch(batch.id).counts == {"queued": 2}
     assert [job.spec.prompt for job in queue.list()] == ["a", "b", "later"]
+    assert_invariants(queue)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_number_that_go_on_stand_where_they_stood(queue: RenderQueue, seed: int) -> None:
+    """Those that have been begun in front of their priority; each kind in its order as before."""
+    dice = random.Random(seed)  # noqa: S311 - not a secret
+    batches = [
+        submit(
+            queue, *(f"{number} {each}" for each in range(dice.randint(1, 5))), priority=priority
+        )
+        for number, priority in enumerate(dice.choices(list(Priority), k=5))
+    ]
+    before = [job.id for job in queue.list()]
+    paused = dice.sample(before, dice.randint(1, len(before)))
+    queue.pause_many(paused)
+    begun = set(dice.sample(paused, dice.randint(0, len(paused))))
+    for job_id in begun:
+        queue.connection.hset(f"h3farm:job:{job_id}", "attempts", "1")
+    wanted = [job_id for job_id in before if job_id in paused]
+    assert queue.resume_many(wanted) == wanted
+    jobs = {job.id: job for job in queue.list()}
+    rank = list(Priority)
+    expected = sorted(
+        before,
+        key=lambda job_id: (
+            rank.index(jobs[job_id].priority),
+            job_id not in begun,
+            before.index(job_id),
+        ),
+    )
+    assert list(jobs) == expected
+    orders = [(rank.index(job.priority), job.order) for job in jobs.values()]
+    assert orders == sorted(set(orders))
+    assert len(batches) == 5
     assert_invariants(queue)
 
 

@@ -128,25 +128,19 @@ class Control(Reading):
         """Let the paused ones go on, in one step: a worker that is idle then takes the first of
         them, not the one that came back first.
         """
-        asked: list[str] = []
+        paused = [job for job in jobs if job.state is State.PAUSED]
         with self.connection.pipeline() as pipeline:
-            # Each goes in front of those that have been begun: the last first keeps their order.
-            for job in reversed(jobs):
+            for job in jobs:
                 self.records.unpause(pipeline, job.id)
-                asked.append(job.id)
-                if job.state is State.PAUSED:
-                    to = self._place(job)
-                    fields = {"paused_until": None, "hold": None}
-                    self.records.move_in(pipeline, job.id, to, line=to is State.QUEUED, **fields)
-                    asked.append(job.id)
-            answers = cast("list[int | list[Any]]", pipeline.execute())
-        done = {
-            job_id
-            for job_id, answer in zip(asked, answers, strict=True)
-            if (answer[0] if isinstance(answer, list) else answer) == 1
-        }
-        for job_id in done:
-            self.records.save_folder(job_id)
+            for job in paused:
+                to = self._place(job)
+                self.records.move_in(pipeline, job.id, to, paused_until=None, hold=None)
+            self.records.line_up([job.id for job in paused], pipeline)
+            *answers, _ = pipeline.execute()
+        unpaused, moved = answers[: len(jobs)], answers[len(jobs) :]
+        done = {job.id for job, answer in zip(jobs, unpaused, strict=True) if answer == 1}
+        done |= {job.id for job, answer in zip(paused, moved, strict=True) if answer[0] == 1}
+        self.records.save_folders(done)
         return done
 
     def _place(self, job: RenderJob) -> State:
@@ -185,9 +179,10 @@ class Control(Reading):
                     )
                 answers = cast("list[tuple[bytes, bytes]]", pipeline.execute())
             results = [as_text(answer[0]) for answer in answers]
-            for job_id, result in zip(job_ids, results, strict=True):
-                if result in ("done", "asked"):
-                    self.records.save_folder(job_id)
+            changed = zip(job_ids, results, strict=True)
+            self.records.save_folders(
+                job_id for job_id, result in changed if result in ("done", "asked")
+            )
             return results
 
     def _one(self, job_id: str, wanted: State, results: Sequence[str]) -> RenderJob:

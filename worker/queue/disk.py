@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from h3farm.engine.durable import write_durably
+from h3farm.engine.durable import sync_many, write_durably
 from h3farm.engine.errors import DiskError
 from h3farm.worker.queue.errors import JobNotSaved, UnknownJob
 
@@ -102,6 +102,26 @@ class JobFolders:
             write_durably(self.path(job_id) / RECORD, _content(record))
         except (OSError, DiskError) as error:
             raise JobNotSaved(f"Job {job_id} could not be written to disk: {error}.") from error
+
+    def write_many(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """`write` for many records at the price of a few flushes: each is whole, old or new, after
+        a crash at any moment. JobNotSaved when the disk refuses.
+        """
+        if len(records) == 1:
+            return self.write(*next(iter(records.items())))
+        places = {self.path(job_id) / RECORD: record for job_id, record in records.items()}
+        temporary = {path: path.with_name(f".{RECORD}.tmp") for path in places}
+        try:
+            for path, record in places.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary[path].write_bytes(_content(record))
+            sync_many(temporary.values())
+            for path, written in temporary.items():
+                written.replace(path)
+            sync_many(places)
+        except (OSError, DiskError) as error:
+            raise JobNotSaved(f"Jobs could not be written to disk: {error}.") from error
+        return None
 
     def read(self, job_id: str) -> dict[str, Any] | None:
         """The durable record of a job; None when there is none that can be read."""

@@ -11,7 +11,7 @@ Keys: `h3farm:job:<id>` (hash: `state` and `priority` as words, the rest as JSON
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -117,6 +117,7 @@ class Records:
         self._report = connection.register_script(scripts.REPORT)
         self._insert = connection.register_script(scripts.INSERT)
         self._reorder = connection.register_script(scripts.REORDER)
+        self._line_up = connection.register_script(scripts.LINE_UP)
         self._forget = connection.register_script(scripts.FORGET)
         self._timed = connection.register_script(scripts.TIMED)
 
@@ -131,6 +132,12 @@ class Records:
     def insert(self, job_id: str, pipeline: "Pipeline") -> None:
         """Add to a transaction that the job stands in line, if it is queued and does not yet."""
         self._insert(keys=[record_key(job_id), self._line], args=[job_id], client=pipeline)
+
+    def line_up(self, job_ids: Sequence[str], pipeline: "Pipeline") -> None:
+        """Add to a transaction that the jobs stand in line, those that are queued and do not yet:
+        `insert` for many, in one pass.
+        """
+        self._line_up(keys=[self._line], args=list(job_ids), client=pipeline)
 
     def reorder(self, job_id: str, pipeline: "Pipeline") -> None:
         """Add to a transaction that a job that stands in line stands where its record says."""
@@ -358,6 +365,10 @@ class Records:
         except UnknownJob:
             return
         self._write_folder(job, job.state, {})
+
+    def save_folders(self, job_ids: Iterable[str]) -> None:
+        """`save_folder` for many, at the price of a few flushes."""
+        self.folders.write_many({job.id: job.durable() for job in self.get_many(job_ids)})
 
     def _write_folder(self, job: RenderJob, to: State, fields: Mapping[str, Any]) -> None:
         changed = {name: value for name, value in fields.items() if name != "progress"}

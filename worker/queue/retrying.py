@@ -36,17 +36,15 @@ class Retrying(Control):
     def retry_many(self, job_ids: Sequence[str]) -> list[str]:
         """Queue those of the jobs that failed once more; their ids, in the order given."""
         with store_errors(self.settings):
-            jobs = [self.records.get(job_id) for job_id in job_ids]
-            failed = [job for job in jobs if job.state is State.FAILED]
+            failed = [job for job in self._known(job_ids) if job.state is State.FAILED]
             with self.connection.pipeline() as pipeline:
-                # Each goes in front of those that were begun: the last first keeps their order.
-                for job in reversed(failed):
+                for job in failed:
                     rq_job = self.fetch_rq_job(job.id) or self.make_rq_job(job)
                     self.rq_queue.failed_job_registry.remove(rq_job, pipeline=pipeline)
                     self.rq_queue._prepare_for_queue(rq_job)
                     self.rq_queue._persist_job(rq_job, pipeline)
-                    self.records.move_in(pipeline, job.id, State.QUEUED, line=True, **FRESH)
+                    self.records.move_in(pipeline, job.id, State.QUEUED, **FRESH)
+                self.records.line_up([job.id for job in failed], pipeline)
                 pipeline.execute()
-            for job in failed:
-                self.records.save_folder(job.id)
+            self.records.save_folders(job.id for job in failed)
         return [job.id for job in failed]

@@ -199,3 +199,65 @@ for _, key in ipairs(KEYS) do
 end
 return rows
 """
+
+# KEYS: line. ARGV: ids, in their order among each other. What of them is queued and in no line gets
+# in line, as `put` would put each, but in one pass over the line however many they are.
+LINE_UP = """
+local rank = {urgent = 0, normal = 1, idle = 2}
+local rows, there, lowest = {}, {}, {}
+local function row_of(id)
+  local row = redis.call('HMGET', 'h3farm:job:' .. id, 'priority', 'order', 'attempts', 'state')
+  return {id, rank[row[1] or 'normal'] or 1, row[2] or ''}, row[3] or '0', row[4]
+end
+local function see(row)
+  local low = lowest[row[2]]
+  if row[3] ~= '' and (not low or row[3] < low) then lowest[row[2]] = row[3] end
+end
+for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
+  local row = row_of(id)
+  rows[#rows + 1], there[id] = row, true
+  see(row)
+end
+local begun, new = {}, {}
+for _, id in ipairs(ARGV) do
+  local row, attempts, state = row_of(id)
+  if state == 'queued' and not there[id] then
+    if attempts == '0' then
+      new[#new + 1] = row
+      see(row)
+    else
+      begun[#begun + 1] = row
+    end
+  end
+end
+for i = #begun, 1, -1 do
+  local row = begun[i]
+  local low = lowest[row[2]]
+  if low and low <= row[3] then
+    row[3] = string.format('%012.0f', tonumber(string.sub(low, 1, 12)) - 1)
+    redis.call('HSET', 'h3farm:job:' .. row[1], 'order', row[3])
+  end
+  lowest[row[2]] = row[3]
+end
+for _, row in ipairs(begun) do new[#new + 1] = row end
+if #new == 0 then return 0 end
+local function before(a, b)
+  if a[2] ~= b[2] then return a[2] < b[2] end
+  return a[3] < b[3]
+end
+table.sort(new, before)
+redis.call('DEL', KEYS[1])
+local merged, i = {}, 1
+for _, row in ipairs(rows) do
+  while new[i] and before(new[i], row) do
+    merged[#merged + 1] = new[i][1]
+    i = i + 1
+  end
+  merged[#merged + 1] = row[1]
+end
+for k = i, #new do merged[#merged + 1] = new[k][1] end
+for k = 1, #merged, 1000 do
+  redis.call('RPUSH', KEYS[1], unpack(merged, k, math.min(k + 999, #merged)))
+end
+return #new
+"""
