@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -39,7 +39,7 @@ FindJob = Callable[[str], RenderJob | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that may go. kind: "work", "record" or "leftover"; reason: why, in words.
+    """Something that may go. kind: "work", "record", "batch" or "leftover"; reason: why, in words.
 
     failed: it belongs to a job that failed or was cancelled.
     """
@@ -89,6 +89,17 @@ class Retention:
                 continue
             yield self._of_job("record", path.parent, job)
 
+    def batches(self, queue: RenderQueue, jobs: Collection[str | None]) -> Iterator[Item]:
+        """Batches of which no job is left when the records of `jobs` are gone."""
+        for batch in queue.batches():
+            left = {job.id for job in queue.batch_jobs(batch.id)} - set(jobs)
+            if batch.over and not left:
+                path = queue.manifests.path(batch.id)
+                reason = "none of its jobs is left"
+                yield Item(
+                    kind="batch", path=path, size_bytes=size_of(path), reason=reason, job=batch.id
+                )
+
     def leftovers(self) -> Iterator[Item]:
         """What writers that were killed have left: no process holds it any more."""
         outputs = self._settings.outputs
@@ -114,7 +125,10 @@ class Retention:
         if path != self._trash:
             self._trash.mkdir(exist_ok=True)
             path = path.rename(self._trash / secrets.token_hex(8))
-        shutil.rmtree(path)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
         with contextlib.suppress(OSError):
             self._trash.rmdir()
 
@@ -219,7 +233,7 @@ class Sweeper:
 
 def size_of(path: Path) -> int:
     """Bytes of a file or of everything in a folder; what vanishes meanwhile counts nothing."""
-    total = 0
+    total = path.lstat().st_size if path.is_file() else 0
     for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):

@@ -117,6 +117,25 @@ def test_clean_says_what_would_go_and_then_does_it(queue: RenderQueue, h3farm: H
     assert h3farm("clean") == Answer(0, "Nothing is past its time.\n", "")
 
 
+def test_a_batch_goes_with_the_last_of_its_jobs_and_keys_can_be_given_again(
+    queue: RenderQueue, h3farm: H3farm
+) -> None:
+    kept = queue.submit_many([spec("1"), spec("2")], key="a")
+    gone = queue.submit_many([spec("3"), spec("4")], key="b")
+    alone = queue.submit(spec("5"), key="c")
+    for job_id in [*queue.batch_job_ids(gone.id), queue.batch_job_ids(kept.id)[0], alone.id]:
+        queue.cancel(job_id)
+    listed = json.loads(h3farm("clean", "--older-than", "0", "--dry-run", "--json").out)["items"]
+    assert [item["job"] for item in listed if item["kind"] == "batch"] == [gone.id]
+    assert h3farm("clean", "--older-than", "0").code == 0
+    assert [batch.id for batch in queue.batches()] == [kept.id]
+    assert queue.batch(kept.id).counts == {"queued": 1, "gone": 1}
+    assert queue.submit_many([spec("6")], key="b").id != gone.id
+    assert queue.submit(spec("7"), key="c").id != alone.id
+    assert queue.submit_many([spec("8")], key="a").id == kept.id
+    assert not queue.forget_batch(kept.id)
+
+
 def test_clean_chooses(queue: RenderQueue, h3farm: H3farm) -> None:
     job = failed(queue, 0)
     cancelled = queue.cancel(queue.submit(spec()).id)

@@ -65,7 +65,7 @@ def clean(arguments: argparse.Namespace, settings: Settings) -> int:
             )
         find_job = stored_jobs(queue) if queue else jobs_on_disk(settings)
         retention = Retention(settings, find_job)
-        items = _chosen(arguments, retention, with_records=queue is not None)
+        items = _chosen(arguments, retention, queue)
         failures = [] if arguments.dry_run else _delete(items, retention, queue)
     if arguments.json:
         words.print_json(
@@ -82,16 +82,17 @@ def clean(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _chosen(
-    arguments: argparse.Namespace, retention: Retention, *, with_records: bool
+    arguments: argparse.Namespace, retention: Retention, queue: RenderQueue | None
 ) -> list[Item]:
     items = list(retention.work(arguments.older_than))
-    if with_records and not arguments.work:
+    if queue and not arguments.work:
         # A record goes with its work files, which are in its folder.
         records = list(retention.records(arguments.older_than))
         whole = {item.job for item in records}
         items = [item for item in items if item.job not in whole] + records
+        items += retention.batches(queue, whole)
     if arguments.failed:
-        return [item for item in items if item.failed]
+        return [item for item in items if item.failed or item.kind == "batch"]
     return items + list(retention.leftovers())
 
 
@@ -100,7 +101,7 @@ def _delete(items: list[Item], retention: Retention, queue: RenderQueue | None) 
     failures = []
     for item in items:
         try:
-            if item.kind == "record" and queue and item.job and not queue.forget(item.job):
+            if queue and not _forgotten(item, queue):
                 failures.append(f"{item.job} was taken up again, and stays")
                 continue
             retention.delete(item)
@@ -109,11 +110,17 @@ def _delete(items: list[Item], retention: Retention, queue: RenderQueue | None) 
     return failures
 
 
+def _forgotten(item: Item, queue: RenderQueue) -> bool:
+    """The store goes first: what it has forgotten, nobody looks for on the disk."""
+    forget = {"record": queue.forget, "batch": queue.forget_batch}.get(item.kind)
+    return forget is None or item.job is None or forget(item.job)
+
+
 def _tell(items: list[Item], failures: list[str], *, dry_run: bool) -> None:
     if not items:
         print("Nothing is past its time.")
         return
-    names = {"work": "work files", "record": "record, log", "leftover": "remains"}
+    names = {"work": "work files", "record": "record, log", "batch": "batch", "leftover": "remains"}
     rows = [
         [names[item.kind], quantities.size(item.size_bytes), str(item.path), item.reason]
         for item in items

@@ -113,17 +113,6 @@ class Control(Reading):
                 elif not held(not_before, window, now):
                     self.let_go(self.records.get(job_id))
 
-    def forget(self, job_id: str) -> bool:
-        """Drop a job that is over from the store; its folder is the caller's to delete. False when
-        it has been taken up again.
-        """
-        with store_errors(self.settings):
-            if not self.records.forget(job_id):
-                return False
-            if (rq_job := self.fetch_rq_job(job_id)) is not None:
-                rq_job.delete()
-            return True
-
     def _resume(self, jobs: Sequence[RenderJob]) -> set[str]:
         """Let the paused ones go on, in one step: a worker that is idle then takes the first of
         them, not the one that came back first.

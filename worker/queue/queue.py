@@ -2,13 +2,14 @@
 
 from h3farm.worker.queue.batch_control import BatchControl
 from h3farm.worker.queue.farm_control import FarmControl
+from h3farm.worker.queue.forgetting import Forgetting
 from h3farm.worker.queue.settling import Settling
 
 
-class RenderQueue(Settling, BatchControl, FarmControl):
+class RenderQueue(Settling, BatchControl, FarmControl, Forgetting):
     """The one queue. Threads and processes may each use their own or share one.
 
     Its parts are told in `core`, `reading`, `batches`, `intake`, `same`, `submission`,
-    `batch_submission`, `settling`, `control`, `retrying`, `batch_control` and `farm_control`, one
-    subject each.
+    `batch_submission`, `settling`, `control`, `retrying`, `batch_control`, `farm_control` and
+    `forgetting`, one subject each.
     """

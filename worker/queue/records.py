@@ -295,11 +295,6 @@ class Records:
             (as_text(row[0]), State(as_text(row[1])), *map(json.loads, row[2:])) for row in rows
         ]
 
-    def forget(self, job_id: str) -> bool:
-        """Drop the record of a job that is over; False when it has been taken up again."""
-        over = f",{','.join(OVER)},"
-        return bool(self._forget(keys=[record_key(job_id)], args=[job_id, over]))
-
     def ids(self, state: State, newest: int | None = None) -> list[tuple[str, float]]:
         """Ids in a state with their scores, oldest first; `newest`: only so many, the last ones."""
         start = 0 if newest is None else -newest

@@ -175,15 +175,44 @@ return {1, redis.call('HGET', KEYS[1], 'wish'), redis.call('HGET', KEYS[2], 'sta
   redis.call('GET', KEYS[4]), priority}
 """
 
+# A key that was given for what is forgotten may be given again.
+_RELEASE = """
+local function release(record, id)
+  local key = record and record ~= 'null' and cjson.decode(record)
+  if key and redis.call('HGET', 'h3farm:keys', key) == id then
+    redis.call('HDEL', 'h3farm:keys', key)
+  end
+end
+"""
+
 # KEYS: the record; ARGV: id, states in which it may go as ",a,b,".
-FORGET = """
-local state = redis.call('HGET', KEYS[1], 'state')
-if not state then return 1 end
-if not string.find(ARGV[2], ',' .. state .. ',', 1, true) then return 0 end
+FORGET = (
+    _RELEASE
+    + """
+local row = redis.call('HMGET', KEYS[1], 'state', 'key')
+if not row[1] then return 1 end
+if not string.find(ARGV[2], ',' .. row[1] .. ',', 1, true) then return 0 end
+release(row[2], ARGV[1])
 redis.call('DEL', KEYS[1])
-redis.call('ZREM', 'h3farm:state:' .. state, ARGV[1])
+redis.call('ZREM', 'h3farm:state:' .. row[1], ARGV[1])
 return 1
 """
+)
+
+# KEYS: record, frames of its jobs, set of batches. ARGV: id. Not while a job of it is left.
+FORGET_BATCH = (
+    _RELEASE
+    + """
+for _, id in ipairs(redis.call('HKEYS', KEYS[2])) do
+  if redis.call('EXISTS', 'h3farm:job:' .. id) == 1 then return 0 end
+end
+local record = redis.call('GET', KEYS[1])
+if record then release(cjson.encode(cjson.decode(record).key), ARGV[1]) end
+redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('ZREM', KEYS[3], ARGV[1])
+return 1
+"""
+)
 
 # KEYS: the sets of jobs that wait outside of the line. Answers a row for each that has a time.
 TIMED = """
