@@ -72,8 +72,7 @@ class Settling(BatchSubmission):
                 BATCHES, {batch_id: milliseconds(datetime.fromisoformat(manifest["created_at"]))}
             )
             pipeline.set(f"h3farm:batch:{batch_id}", json.dumps(record, ensure_ascii=False))
-            if frames:
-                pipeline.hset(f"h3farm:batch-frames:{batch_id}", mapping=frames)
+            pipeline.hset(f"h3farm:batch-frames:{batch_id}", mapping=frames)
             if manifest["key"] is not None:
                 pipeline.hsetnx(KEYS, manifest["key"], batch_id)
             pipeline.execute()

@@ -119,7 +119,7 @@ class Submission(Batches, Same):
     def _first_job(self, job_id: str) -> RenderJob:
         if self.records.exists(job_id):
             return self.get(job_id)
-        sentence = f"key was given for the batch {job_id}: take another one for a job"
+        sentence = f"key was given for {job_id}, which is no job: take another one"
         raise SpecError("key", job_id, "a key of its own", sentence)
 
     def _new_id(self, moment: datetime) -> str:
