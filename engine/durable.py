@@ -85,8 +85,9 @@ def sync_many(paths: Iterable[Path], *, flush: Flush = flush_to_platter) -> None
     else:
         for path in wanted:
             _sync(path, os.O_RDONLY, os.fsync)
-        for folder in {path.parent for path in wanted}:
-            _sync(folder, os.O_RDONLY, os.fsync)
+        # The folders may be new as well: their names stand in theirs.
+        for folder in {place for path in wanted for place in (path.parent, path.parent.parent)}:
+            _sync(folder, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
     sync_file(wanted[-1], flush=flush)
 
 

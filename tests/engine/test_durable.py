@@ -1,10 +1,11 @@
 """Durable files: the old content or the new, whatever fails."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from h3farm.engine.durable import sync_file, write_durably
+from h3farm.engine.durable import sync_file, sync_many, write_durably
 from h3farm.engine.errors import DiskError, DiskFull
 
 
@@ -47,3 +48,29 @@ def test_a_failed_flush_leaves_the_old_content(tmp_path: Path) -> None:
 def test_a_missing_file_cannot_be_synced(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match=r"cannot sync .*: No such file or directory"):
         sync_file(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(("platform", "syncs", "fsyncs"), [("linux", 1, 0), ("darwin", 0, 7)])
+def test_many_files_cost_few_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, syncs: int, fsyncs: int
+) -> None:
+    """macOS: three files, their folders and the folder of these to the drive, the last flushed."""
+    calls = {"sync": 0, "fsync": 0, "flush": 0}
+
+    def count(name: str) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            calls[name] += 1
+
+        return call
+
+    paths = [tmp_path / name / "job.json" for name in "abc"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(b"x")
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr("os.sync", count("sync"))
+    monkeypatch.setattr("os.fsync", count("fsync"))
+    sync_many(paths, flush=count("flush"))
+    assert calls == {"sync": syncs, "fsync": fsyncs, "flush": 1}
+    sync_many([], flush=count("flush"))
+    assert calls["flush"] == 1

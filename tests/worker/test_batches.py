@@ -13,7 +13,7 @@ from farmtest import BOUND_S, spec
 from invariants import assert_invariants
 
 from h3farm.engine.spec import RenderSpec, SpecError
-from h3farm.worker.queue import RenderQueue, State, StoreUnavailable
+from h3farm.worker.queue import RenderQueue, State, StoreUnavailable, batch_submission, disk
 from h3farm.worker.queue.batch import batch_name
 from h3farm.worker.queue.errors import JobNotSaved, UnknownBatch, UnknownModel
 from h3farm.worker.queue.faults import BatchError
@@ -173,6 +173,31 @@ def test_a_disk_that_refuses_in_the_middle_leaves_nothing(
         queue.submit_many(specs(5))
     assert queue.list() == []
     assert left_on_disk(queue) == []
+
+
+def test_the_names_of_new_folders_are_on_the_disk_before_the_store_hears_of_them(
+    queue: RenderQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is on the disk in a folder whose name is not would be lost with it."""
+    done: list[object] = []
+    sync, take_in = disk.sync_folder, queue.take_in
+    monkeypatch.setattr(disk, "sync_folder", lambda path: (done.append(path), sync(path)))
+    many = batch_submission.sync_many
+    monkeypatch.setattr(
+        batch_submission, "sync_many", lambda paths: (done.append(list(paths)), many(paths))
+    )
+
+    def taken(*arguments: object, **named: object) -> object:
+        done.append("store")
+        return take_in(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(queue, "take_in", taken)
+    queue.submit(spec())
+    assert done == [queue.settings.jobs, "store"]
+    done.clear()
+    batch = queue.submit_many(specs(3))
+    paths = [queue.folder(job_id) / "prepared.json" for job_id in queue.batch_job_ids(batch.id)]
+    assert done == [paths, "store"]
 
 
 STEPS = ["reserve", "prepare", "sync", "manifest", "store", "accept the batch", "accept"]

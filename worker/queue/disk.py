@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from h3farm.engine.durable import sync_many, write_durably
+from h3farm.engine.durable import sync_folder, sync_many, write_durably
 from h3farm.engine.errors import DiskError
 from h3farm.worker.queue.errors import JobNotSaved, UnknownJob
 
@@ -67,6 +67,7 @@ class JobFolders:
             path.parent.mkdir(parents=True, exist_ok=True)
             if durably:
                 write_durably(path, _content(record))
+                sync_folder(self._root)  # the folder is new: its name stands there
             else:
                 path.write_bytes(_content(record))
         except (OSError, DiskError) as error:

@@ -37,7 +37,9 @@ class Manifests:
         """Put down what the batch will be; JobNotSaved when the disk refuses."""
         content = json.dumps(record, ensure_ascii=False, indent=1).encode() + b"\n"
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            if not self._root.exists():
+                self._root.mkdir(parents=True, exist_ok=True)
+                sync_folder(self._root.parent)
             write_durably(self.path(batch_id, PREPARED), content)
         except (OSError, DiskError) as error:
             raise JobNotSaved(f"The batch could not be written to disk: {error}.") from error
