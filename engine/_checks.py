@@ -65,8 +65,7 @@ def check_disk(machine: Machine, spec: RenderSpec, *, work: Path, outputs: Path)
     for needed, free, folder in wanted.values():
         if needed > free:
             raise DiskFull(
-                f"disk full: this render needs {_size(needed)} at {folder}, and {_size(free)} "
-                "are free"
+                f"this render needs {_size(needed)} of disk at {folder}, and {_size(free)} are free"
             )
 
 

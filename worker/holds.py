@@ -8,8 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
-from h3farm.engine.machine import Machine
-from h3farm.worker.queue import RenderJob, RenderQueue, State
+from h3farm.worker.queue import RenderJob, RenderQueue, State, quantities
 from h3farm.worker.queue.job import utc_now
 from h3farm.worker.queue.room import shortages
 from h3farm.worker.retention import size_of
@@ -28,12 +27,10 @@ class Holds:
         self,
         queue: RenderQueue,
         *,
-        machine: Machine | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """Nothing is looked at yet."""
         self._queue = queue
-        self._machine = machine or Machine()
         self._clock = clock
         self._seen_short: set[str] = set()
 
@@ -61,9 +58,21 @@ class Holds:
 
     def _is_short(self, job: RenderJob, hold: dict[str, object]) -> bool:
         if hold["kind"] == "memory":
-            free = self._machine.available_memory()
+            free = self._queue.machine.available_memory()
             return free is not None and free < int(str(hold["needed_bytes"]))
-        written = size_of(self._queue.folder(job.id) / "work")
-        work = max(0, disk_for_work(job.spec) - written)
-        outputs = disk_for_output(job.spec)
-        return bool(shortages(self._queue.settings, self._machine, outputs=outputs, work=work))
+        return missing_room(self._queue, job) is not None
+
+
+def missing_room(queue: RenderQueue, job: RenderJob) -> str | None:
+    """What the job's disks lack for the rest of it, in words; None when they have it."""
+    written = size_of(queue.folder(job.id) / "work")
+    work = max(0, disk_for_work(job.spec) - written)
+    outputs = disk_for_output(job.spec)
+    short = shortages(queue.settings, queue.machine, outputs=outputs, work=work)
+    if not short:
+        return None
+    needed, free, folder = short[0]
+    return (
+        f"disk full: {quantities.size(needed)} are needed at {folder}, and "
+        f"{quantities.size(free)} are free"
+    )

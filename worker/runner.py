@@ -27,6 +27,7 @@ from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker import ballast
 from h3farm.worker.demands import CANCEL, Demand, demand_of
+from h3farm.worker.holds import missing_room
 from h3farm.worker.job_log import job_log
 from h3farm.worker.queue import RenderJob, RenderQueue, State, quantities
 from h3farm.worker.queue.errors import JobNotSaved, Superseded
@@ -344,7 +345,8 @@ class Runner:
             logger.info("%s: done: %s", job.id, result.get("video"))
             return result
         error = end.error or RuntimeError("the render ended without a result")
-        verdict = judge(error)
+        room = missing_room(self._queue, job) if isinstance(error, DiskFull) else None
+        verdict = judge(error, room)
         held_back = verdict.state is State.PAUSED
         to = demand.to if demand else None
         if to is State.RUNNING:

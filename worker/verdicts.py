@@ -22,19 +22,19 @@ class Verdict:
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-def judge(error: Exception) -> Verdict:
-    """What becomes of the job.
+def judge(error: Exception, room: str | None = None) -> Verdict:
+    """What becomes of the job. room: what its disks lack, in words, as far as that can be seen.
 
     A full disk and memory that others have are waited out: nothing is wrong with the job.
     """
     if isinstance(error, DiskFull):
-        return _held("disk", error)
+        return _held("disk", room or f"disk full: {error}")
     if isinstance(error, MemoryShort):
-        return _held("memory", error, needed_bytes=error.needed_bytes)
+        return _held("memory", str(error), needed_bytes=error.needed_bytes)
     failed = explain(error)
     return Verdict(state=State.FAILED, reason=failed["sentence"], changes={"error": failed})
 
 
-def _held(kind: str, error: Exception, **more: Any) -> Verdict:
-    hold = {"kind": kind, "sentence": str(error), "since": stamp(utc_now()), **more}
-    return Verdict(state=State.PAUSED, reason=str(error), changes={"hold": hold})
+def _held(kind: str, sentence: str, **more: Any) -> Verdict:
+    hold = {"kind": kind, "sentence": sentence, "since": stamp(utc_now()), **more}
+    return Verdict(state=State.PAUSED, reason=sentence, changes={"hold": hold})

@@ -73,18 +73,21 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _tell)
     try:
-        with ProcessLock(settings.worker_lock), contextlib.closing(RenderQueue(settings)) as queue:
+        with (
+            ProcessLock(settings.worker_lock),
+            contextlib.closing(RenderQueue(settings, machine=machine)) as queue,
+        ):
             _await_store(queue)
             with contextlib.closing(make_engine()) as engine, _connection(settings) as connection:
                 runner = Runner(queue, engine, find_models)
                 RUNNER.set(runner)
                 models = ModelList(queue, find_models, describe)
-                sweeper, holds = Sweeper(queue), Holds(queue, machine=machine)
+                sweeper, holds = Sweeper(queue), Holds(queue)
 
                 def look_around() -> None:
                     models.publish()
                     holds.tick()
-                    ballast.keep(settings, machine or Machine())
+                    ballast.keep(settings, queue.machine)
                     sweeper.tick()
 
                 worker = ResidentWorker(

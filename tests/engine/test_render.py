@@ -374,7 +374,7 @@ class Small(Machine):
     [
         (Small(memory=1000), OutOfMemory, r"needs .* GB of memory .* in all: choose a smaller"),
         (Small(free=1000), MemoryShort, r"needs .* GB of memory .* 0\.0 GB are free now: close"),
-        (Small(disk=1000), DiskFull, r"disk full: .* needs .* MB at .*, and 0\.0 MB are free"),
+        (Small(disk=1000), DiskFull, r"needs .* MB of disk at .*, and 0\.0 MB are free"),
     ],
 )
 def test_what_the_machine_lacks_is_said_before_the_work(

@@ -67,7 +67,7 @@ class StandInEngine:
                     time.sleep(0.01)
             case "full":
                 if not (Settings.from_env().home / "room").exists():
-                    raise DiskFull("disk full: 1.2 GB are needed at /outputs, and 0 bytes are free")
+                    raise DiskFull("cannot write frames.rgb: No space left on device")
             case "fail":
                 raise OutOfMemory("the canvas needs 30 GB, the machine has 16")
             case "break":

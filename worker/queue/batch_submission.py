@@ -94,7 +94,7 @@ class BatchSubmission(Submission):
             warnings = []
             if new:
                 try:
-                    check_room(self.connection, self.settings, new, self._machine)
+                    check_room(self.connection, self.settings, new, self.machine)
                 except NotEnoughDisk as error:
                     warnings.append(str(error))
             return make_plan(

@@ -88,7 +88,7 @@ class QueueCore:
         self.records = Records(self.connection, self.folders, self.rq_queue.key, clock=clock)
         self._clock = clock
         self._suffix = suffix
-        self._machine = machine or Machine()
+        self.machine = machine or Machine()
 
     @classmethod
     def connect(cls, settings: Settings | None = None) -> Self:

@@ -131,7 +131,7 @@ class Submission(Batches, Same):
 
     def _check_room(self, jobs: Sequence[RenderJob]) -> None:
         if specs := [job.spec for job in jobs if not job.over]:
-            check_room(self.connection, self.settings, specs, self._machine)
+            check_room(self.connection, self.settings, specs, self.machine)
 
     def _check_model(self, name: str) -> None:
         models = self.records.models()
