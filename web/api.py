@@ -87,6 +87,12 @@ def cancel(job_id: str) -> JSON:
     return farm().queue.cancel(job_id).to_json()
 
 
+@blueprint.post("/jobs/<job_id>/retry")
+def retry(job_id: str) -> JSON:
+    """Queue a job that failed once more; it goes on from its resume point."""
+    return farm().queue.retry(job_id).to_json()
+
+
 @blueprint.get("/events")
 def events() -> Response:
     """Server-sent events: `changed` (jobs that pages should fetch again, null: all), `progress`."""

@@ -77,6 +77,13 @@ def cancel(job_id: str) -> AnyResponse:
     return redirect(url_for("queue.home"), code=303)
 
 
+@blueprint.post("/jobs/<job_id>/retry")
+def retry(job_id: str) -> AnyResponse:
+    """Queue a job that failed once more."""
+    farm().queue.retry(job_id)
+    return redirect(url_for("queue.job", job_id=job_id), code=303)
+
+
 def _home(form: forms.SubmitForm) -> str:
     return render_template("queue/home.html", **_form_parts(form))
 

@@ -295,3 +295,18 @@ def test_a_reader_that_has_seen_enough_is_no_error(
     process.stdout = None
     _, err = process.communicate(timeout=BOUND_S)
     assert (process.returncode, err) == (0, "")
+
+
+def test_retry_queues_what_failed(queue: RenderQueue, h3farm: H3farm) -> None:
+    failed, waiting = queue.submit(spec()), queue.submit(spec())
+    queue.connection.lrem(queue.rq_queue.key, 0, failed.id)
+    queue.records.move(failed.id, State.RUNNING)
+    error = {"sentence": "x", "kind": "x", "remedy": ""}
+    queue.records.move(failed.id, State.FAILED, ended_at=failed.created_at, error=error)
+    assert h3farm("retry", failed.id, "nope").code == 4
+    assert queue.get(failed.id).state is State.FAILED
+    assert h3farm("retry", failed.id) == Answer(0, f"{failed.id} queued\n", "")
+    answer = h3farm("retry", waiting.id)
+    assert answer.code == 1
+    sentence = f"Job {waiting.id} is queued: only a job that failed can be tried again."
+    assert answer.err == f"h3farm: {sentence}\n"

@@ -17,6 +17,8 @@ WRITES = (
     "POST /jobs/<job_id>/cancel",
     "POST /api/jobs",
     "POST /api/jobs/<job_id>/cancel",
+    "POST /jobs/<job_id>/retry",
+    "POST /api/jobs/<job_id>/retry",
     "POST /api/batches",
     "POST /batches",
     "POST /batches/<batch_id>/<action>",

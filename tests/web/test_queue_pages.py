@@ -423,3 +423,25 @@ def test_a_long_queue_is_counted_and_only_its_front_is_shown(
     assert [job.id in page for job in jobs] == [True, True, False, False, False]
     read = queue.connection.info("commandstats")["cmdstat_hgetall"]["calls"] - before
     assert read <= 2 + 2  # the jobs that are shown, and the worker
+
+
+def test_a_failed_job_is_tried_again_from_its_page(
+    client: FlaskClient, queue: RenderQueue, submit: Callable[..., RenderJob], token: str, worker
+) -> None:
+    job = submit()
+    worker.fail(job, "It was too large.")
+    assert ">Try again</button>" in client.get(f"/jobs/{job.id}").text
+    answer = client.post(f"/jobs/{job.id}/retry", data={"csrf_token": token})
+    assert (answer.status_code, answer.location) == (303, f"/jobs/{job.id}")
+    assert queue.get(job.id).position == 0
+    assert ">Try again</button>" not in client.get(f"/jobs/{job.id}").text
+    assert client.post(f"/api/jobs/{job.id}/retry").status_code == 409
+
+
+def test_a_job_links_to_its_batch_and_to_the_job_it_is_the_same_as(
+    client: FlaskClient, queue: RenderQueue, submit: Callable[..., RenderJob]
+) -> None:
+    job = queue.batch_jobs(queue.submit_many([submit().spec]).id)[0]
+    assert f'href="/batches/{job.batch}"' in client.get(f"/jobs/{job.id}").text
+    queue.connection.hset(f"h3farm:job:{job.id}", "same_as", '"other"')
+    assert 'href="/jobs/other"' in client.get(f"/jobs/{job.id}").text

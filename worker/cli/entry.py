@@ -92,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_list(commands)
     _add_show(commands)
     _add_cancel(commands)
+    _add_retry(commands)
     _add_status(commands)
     _add_logs(commands)
     _add_clean(commands)
@@ -276,6 +277,18 @@ def _add_cancel(commands: "Commands[argparse.ArgumentParser]") -> None:
         "cancel jobs that wait or run",
         more="A running one stops within a second\nand leaves nothing in the outputs.",
         examples="  h3farm cancel 1130-1842-3f2a\n",
+    )
+    parser.add_argument("jobs", metavar="JOB", nargs="+", help="the job's id")
+
+
+def _add_retry(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = _command(
+        commands,
+        "retry",
+        job_commands.retry,
+        "queue jobs that failed once more",
+        more="Each goes on from\nits resume point, before the others of its priority.",
+        examples="  h3farm retry 1130-1842-3f2a\n",
     )
     parser.add_argument("jobs", metavar="JOB", nargs="+", help="the job's id")
 

@@ -203,6 +203,22 @@ def cancel(arguments: argparse.Namespace, settings: Settings) -> int:
     return exits.OK if all(job.state is State.CANCELLED for job in jobs) else exits.FAILED
 
 
+def retry(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Queue jobs that failed once more."""
+    with RenderQueue.connect(settings) as queue:
+        if len(arguments.jobs) == 1:
+            jobs = [queue.retry(arguments.jobs[0])]
+        else:
+            queue.retry_many(arguments.jobs)  # a wrong id changes nothing
+            jobs = [queue.get(job_id) for job_id in arguments.jobs]
+    if arguments.json:
+        words.print_json([job.to_json() for job in jobs])
+    else:
+        for job in jobs:
+            print(f"{job.id} {job.state}")
+    return exits.OK
+
+
 def status(arguments: argparse.Namespace, settings: Settings) -> int:
     """The farm as a whole."""
     supervisor = read_supervisor_file(settings)

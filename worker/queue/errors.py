@@ -63,6 +63,15 @@ class InvalidTransition(QueueError):  # noqa: N818
         self.wanted = wanted
 
 
+class NotFailed(InvalidTransition):
+    """Only a job that failed can be tried again."""
+
+    def __init__(self, job_id: str, state: str) -> None:
+        """`state` is what the job is."""
+        super().__init__(job_id, state, "queued")
+        self.args = (f"Job {job_id} is {state}: only a job that failed can be tried again.",)
+
+
 class UnknownModel(QueueError, SpecError):  # noqa: N818
     """The spec names a model that the farm does not have: a mistake in the spec's field `model`."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from h3farm.worker.queue.control import Control
 from h3farm.worker.queue.core import store_errors
-from h3farm.worker.queue.errors import InvalidTransition
+from h3farm.worker.queue.errors import NotFailed
 from h3farm.worker.queue.job import RenderJob
 from h3farm.worker.queue.states import State
 
@@ -27,10 +27,10 @@ class Retrying(Control):
     def retry(self, job_id: str) -> RenderJob:
         """Queue a job that failed once more; it goes on from its resume point if it has one.
 
-        It stands in front of those of its priority. InvalidTransition when it has not failed.
+        It stands in front of those of its priority. NotFailed when it has not.
         """
         if not self.retry_many([job_id]):
-            raise InvalidTransition(job_id, self.get(job_id).state, State.QUEUED)
+            raise NotFailed(job_id, self.get(job_id).state)
         return self.get(job_id)
 
     def retry_many(self, job_ids: Sequence[str]) -> list[str]:
