@@ -34,6 +34,7 @@ from h3farm.engine.geometry import (
     samples_for,
     video_latents,
 )
+from h3farm.engine.limits import Limits
 from h3farm.engine.machine import Machine
 from h3farm.engine.media import Clip, Ffmpeg
 from h3farm.engine.model import Model
@@ -57,6 +58,7 @@ class Job:
     job_id: str
     started: datetime
     on_progress: Callable[[Progress], None]
+    limits: Limits
     estimate: Callable[[Model, int, float], Estimate]  # of model, prompt's tokens, monotonic start
 
 
@@ -394,6 +396,7 @@ class _Render:
                 process_peak_bytes=self.machine.process_peak(),
                 isa=self.context.isa,
                 threads=self.context.threads,
+                limits=self.job.limits.names(),
                 samples=self.samples,
                 decoded_samples=self.decoded_samples,
                 warnings=self.warnings,

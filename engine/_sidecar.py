@@ -44,6 +44,7 @@ class Facts:
     process_peak_bytes: int
     isa: str
     threads: int
+    limits: list[str]
     samples: int | None
     decoded_samples: int | None
     warnings: list[str]
@@ -96,7 +97,7 @@ def _record(facts: Facts) -> dict[str, Any]:
             "numpy": np.__version__,
             "platform": platform.platform(),
         },
-        "engine": {"isa": facts.isa, "threads": facts.threads},
+        "engine": {"isa": facts.isa, "threads": facts.threads, "limits": facts.limits},
         "timings": facts.timings,
         "estimate": facts.estimate,
         "peak_bytes": facts.peak_bytes,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from h3farm.engine._config_files import reading_errors
 from h3farm.engine._native import AudioVae, Checkpoint, Context, Dit, TextEncoder, VideoVae
@@ -18,11 +19,16 @@ from h3farm.engine.errors import CheckpointError, EngineError
 from h3farm.engine.tokenizer import Tokenizer
 
 HEADER_LENGTH_BYTES = 8
+Network = TextEncoder | Dit | VideoVae | AudioVae
 SMALL_FILE = 64 << 20  # hashed whole: configs and tokenizers, never weights
 
 
 class Model:
-    """The networks of one tree. Opening maps the files and checks every tensor; nothing is read."""
+    """The networks of one tree. Opening maps the files and checks every tensor; nothing is read.
+
+    one_network: from now on only the network that was asked for last is mapped. opens: how often
+    each was opened.
+    """
 
     @reading_errors()
     def __init__(self, context: Context, path: Path) -> None:
@@ -36,32 +42,65 @@ class Model:
         self.networks = self.tree.networks()
         self.video_normalization = self.tree.video_normalization()
         self.audio_normalization = self.tree.audio_normalization()
-        with ExitStack() as stack:
-
-            def weights(component: Component) -> Checkpoint:
-                files = self.tree.files(component)
-                return stack.enter_context(Checkpoint(context, component, files))
-
-            with self._naming("text_encoder"):
-                self.encoder = stack.enter_context(
-                    TextEncoder(context, weights("text_encoder"), self.networks.text_encoder)
-                )
-            with self._naming("transformer"):
-                self.dit = stack.enter_context(
-                    Dit(context, weights("transformer"), self.networks.transformer)
-                )
-            with self._naming("video_vae"):
-                self.video_vae = stack.enter_context(
-                    VideoVae(context, weights("video_vae"), self.networks.video_vae)
-                )
-            with self._naming("audio_vae"):
-                self.audio_vae = stack.enter_context(
-                    AudioVae(context, weights("audio_vae"), self.tree.audio_vae())
-                )
+        self.one_network = False
+        self.opens: Counter[Component] = Counter()
+        self._context = context
+        self._networks: dict[Component, tuple[Network, ExitStack]] = {}
+        try:
+            for component in COMPONENTS:
+                self._network(component)
             self._stamps = self._file_stamps()
             self.signature = self.networks.signature(sum(size for _, size, _ in self._stamps or ()))
             self.identity = self._identity()
-            self._stack = stack.pop_all()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The text encoder, mapped."""
+        return cast("TextEncoder", self._network("text_encoder"))
+
+    @property
+    def dit(self) -> Dit:
+        """The transformer, mapped."""
+        return cast("Dit", self._network("transformer"))
+
+    @property
+    def video_vae(self) -> VideoVae:
+        """The picture's decoder, mapped."""
+        return cast("VideoVae", self._network("video_vae"))
+
+    @property
+    def audio_vae(self) -> AudioVae:
+        """The sound's decoder, mapped."""
+        return cast("AudioVae", self._network("audio_vae"))
+
+    def _network(self, component: Component) -> Network:
+        """A network, opened when it is not open; with `one_network` the others are closed first."""
+        if self.one_network:
+            for other in [name for name in self._networks if name != component]:
+                self._networks.pop(other)[1].close()
+        if component not in self._networks:
+            with ExitStack() as stack, self._naming(component):
+                files = self.tree.files(component)
+                weights = stack.enter_context(Checkpoint(self._context, component, files))
+                network = self._made(component, weights)
+                stack.enter_context(network)
+                self.opens[component] += 1
+                self._networks[component] = network, stack.pop_all()
+        return self._networks[component][0]
+
+    def _made(self, component: Component, weights: Checkpoint) -> Network:
+        match component:
+            case "text_encoder":
+                return TextEncoder(self._context, weights, self.networks.text_encoder)
+            case "transformer":
+                return Dit(self._context, weights, self.networks.transformer)
+            case "video_vae":
+                return VideoVae(self._context, weights, self.networks.video_vae)
+            case "audio_vae":
+                return AudioVae(self._context, weights, self.tree.audio_vae())
 
     def is_still(self, path: Path) -> bool:
         """Whether this is the model at `path`, none of its weights replaced since it was opened."""
@@ -92,7 +131,8 @@ class Model:
 
     def close(self) -> None:
         """Unmap everything."""
-        self._stack.close()
+        while self._networks:
+            self._networks.popitem()[1][1].close()
 
     def __enter__(self) -> Self:
         """Itself."""

@@ -20,6 +20,7 @@ from h3farm.engine._estimate import Estimate
 from h3farm.engine._native import Context, version
 from h3farm.engine._phases import Job, render_job
 from h3farm.engine.errors import Cancelled
+from h3farm.engine.limits import Limits
 from h3farm.engine.machine import Machine
 from h3farm.engine.measurements import Measurement, Measurements, Setting
 from h3farm.engine.media import Ffmpeg
@@ -30,6 +31,7 @@ from h3farm.engine.spec import RenderSpec
 from h3farm.engine.work import Task, tasks_of
 
 T = TypeVar("T")
+NO_LIMITS = Limits()
 WAKE_S = 0.1  # how often the waiting thread lets signal handlers run
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Engine:
         """threads: 0 means one for each performance core. measurements: what estimates are learnt
         from and add to; None: from this render alone. now: an aware clock, for names.
         """
+        self._threads = self._context_threads = threads
         self._context = Context(threads)
         self._ffmpeg = ffmpeg or Ffmpeg()
         self._machine = machine or Machine()
@@ -98,13 +101,15 @@ class Engine:
         work: Path,
         job_id: str | None = None,
         on_progress: Callable[[Progress], None] = lambda _: None,
+        limits: Limits = NO_LIMITS,
     ) -> RenderResult:
         """Render `spec` with the model in the folder `model`; blocks until it is done.
 
         The computation runs in a thread of its own, so that the caller's signal handlers stay
         prompt; `on_progress` is called there, and what it raises ends the render. work: a folder
         for what is kept between phases; made when missing, removed at the end. job_id: None for a
-        render without a queue; part of the output's name and sidecar.
+        render without a queue; part of the output's name and sidecar. limits: named changes; none
+        of them changes a bit of the result.
 
         Raises an EngineError; Cancelled after `cancel`. Nothing appears under `outputs` then.
         """
@@ -116,6 +121,7 @@ class Engine:
             job_id=job_id,
             started=self._now(),
             on_progress=on_progress,
+            limits=limits,
             estimate=lambda model, tokens, begun: Estimate(
                 self._pace(model),
                 tasks_of(model.networks, spec, tokens),
@@ -124,6 +130,7 @@ class Engine:
             ),
         )
         with self._lock:
+            self._set_threads(limits.threads or self._threads)
             self._context.clear_cancel()
             self._ffmpeg.clear_cancel()
             self._rendering = True
@@ -137,7 +144,7 @@ class Engine:
         self._context.reset_memory_peak()
         finished = render_job(
             job,
-            open_model=lambda: self._opened(path),
+            open_model=lambda: self._opened(path, job.limits),
             context=self._context,
             ffmpeg=self._ffmpeg,
             machine=self._machine,
@@ -168,7 +175,15 @@ class Engine:
                 )
             )
 
-    def _opened(self, path: Path) -> Model:
+    def _set_threads(self, threads: int) -> None:
+        """Have a context with so many: another one, and with it the model, when they differ."""
+        if threads != self._context_threads:
+            self.close_model()
+            self._context.close()
+            self._context = Context(threads)
+            self._context_threads = threads
+
+    def _opened(self, path: Path, limits: Limits) -> Model:
         """The model at `path`: the open one when it is that, else opened in its place."""
         if self._model is not None and not self._model.is_still(path):
             self.close_model()
@@ -176,6 +191,7 @@ class Engine:
             logger.info("opening %s", path)
             self._model = Model(self._context, path)
             self.models_opened += 1
+        self._model.one_network = limits.one_network
         return self._model
 
     def cancel(self) -> None:

@@ -20,6 +20,7 @@ STANDARD_LIBRARY_ONLY = (
     "h3farm.engine.durable",
     "h3farm.engine.errors",
     "h3farm.engine.geometry",
+    "h3farm.engine.limits",
     "h3farm.engine.machine",
     "h3farm.engine.measurements",
     "h3farm.engine.pace",

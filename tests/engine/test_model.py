@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from h3farm.engine._native import Context
+from h3farm.engine.configs import COMPONENTS
 from h3farm.engine.errors import CheckpointError
 from h3farm.engine.model import Model
 
@@ -76,3 +78,22 @@ def test_a_tensor_that_the_config_contradicts_is_no_model(
     with Context(1) as context, pytest.raises(CheckpointError) as caught:
         Model(context, model)
     assert sentence in str(caught.value)
+
+
+def test_one_network_at_a_time_is_mapped() -> None:
+    """The weights of the others leave the process's memory; they are opened again when needed."""
+
+    def mapped() -> set[str]:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8")
+        return {name for name in COMPONENTS if f"/{name}/" in text}
+
+    with Context(1) as context, Model(context, TINY) as model:
+        assert set(model.opens.values()) == {1}
+        model.one_network = True
+        ids, _ = model.tokenizer.present("fox")
+        first = model.encoder.encode(ids)
+        if sys.platform == "linux":
+            assert mapped() == {"text_encoder"}
+        assert model.dit is model.dit
+        assert (model.encoder.encode(ids) == first).all()
+        assert model.opens == {"text_encoder": 2, "transformer": 2, "video_vae": 1, "audio_vae": 1}

@@ -29,6 +29,7 @@ from h3farm.engine.errors import (
     NumericError,
     OutOfMemory,
 )
+from h3farm.engine.limits import Limits
 from h3farm.engine.machine import Machine
 from h3farm.engine.media import Ffmpeg, read_comment
 from h3farm.engine.progress import PHASES, Progress
@@ -123,6 +124,28 @@ def test_the_sidecar_tells_a_model_from_any_other(render: Render) -> None:
     weights = [name for name in files if name.endswith(".safetensors")]
     assert len(weights) == 6
     assert all(len(files[name]["header_sha256"]) == 64 for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("limits", "names"),
+    [
+        (Limits(one_network=True), ["one network at a time"]),
+        (Limits(one_network=True, threads=2), ["2 threads", "one network at a time"]),
+    ],
+)
+def test_limits_change_no_bit_and_stand_in_the_sidecar(
+    render: Render, limits: Limits, names: list[str]
+) -> None:
+    kept = spec(keep_frames=True, keep_latents=True)
+    plain, limited = render(kept), render(kept, limits=limits)
+    assert frames_of(limited) == frames_of(plain)
+    latents = [(each.folder / "latents.safetensors").read_bytes() for each in (plain, limited)]
+    assert latents[0] == latents[1]
+    record = json.loads(limited.sidecar.read_text(encoding="utf-8"))["engine"]
+    assert record["limits"] == names
+    assert record["threads"] == (limits.threads or 1)
+    again = json.loads(render(kept).sidecar.read_text(encoding="utf-8"))["engine"]
+    assert (again["limits"], again["threads"]) == ([], 1)
 
 
 def test_a_seed_of_minus_one_is_drawn_and_recorded(render: Render) -> None:
