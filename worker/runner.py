@@ -23,12 +23,14 @@ import redis
 from rq.job import Job
 
 from h3farm.engine.errors import Cancelled, CheckpointError, DiskFull
+from h3farm.engine.limits import Limits
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
 from h3farm.worker import ballast
 from h3farm.worker.demands import CANCEL, Demand, demand_of
 from h3farm.worker.holds import missing_room
 from h3farm.worker.job_log import job_log
+from h3farm.worker.ladder import Ladder, limits_of
 from h3farm.worker.queue import RenderJob, RenderQueue, State, quantities
 from h3farm.worker.queue.errors import JobNotSaved, Superseded
 from h3farm.worker.queue.job import stamp, utc_now
@@ -67,6 +69,7 @@ class RenderEngine(Protocol):
         work: Path,
         job_id: str | None,
         on_progress: Callable[[Progress], None],
+        limits: Limits,
     ) -> Result:
         """Render; clears the cancel flag first. `work` is the engine's, to make and remove."""
 
@@ -165,6 +168,7 @@ class Runner:
         self._give_up_s = give_up_s
         self.watchdog: Callable[[], Watchdog] = Watchdog  # a seam for the tests
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._ladder = Ladder(queue_.settings.ladder)
         self._closing = False
         self._running: tuple[str, str | None] | None = None
         self._progress: Progress | None = None
@@ -203,7 +207,8 @@ class Runner:
         records = self._queue.records
         job = records.get(job_id)
         if job.state is State.FAILED:  # RQ's own requeue
-            job = records.move(job_id, State.QUEUED, error=None, ended_at=None, crashes=0)
+            fresh: dict[str, Any] = {"error": None, "ended_at": None, "crashes": 0, "retries": []}
+            job = records.move(job_id, State.QUEUED, **fresh)
         now = self._clock()
         if job.cancel_requested:
             records.move(job_id, State.CANCELLED, ended_at=stamp(now))
@@ -218,6 +223,7 @@ class Runner:
             job_id,
             State.RUNNING,
             **begun(job, now, self._token()),
+            rung=job.rung or self._ladder.first(job.spec),
         )
 
     def _render(self, job: RenderJob) -> tuple[Demand | None, _Message]:
@@ -311,6 +317,7 @@ class Runner:
                 work=self._work(job),
                 job_id=job.id,
                 on_progress=self._take_progress,
+                limits=limits_of(job.rung, self._queue.settings.threads),
             )
         except Exception as error:  # noqa: BLE001 - becomes the job's reason
             self._inbox.put(_Message("end", job.execution, error=error))
@@ -342,11 +349,12 @@ class Runner:
         if end.result is not None:
             result = end.result.to_json()
             self._end(job, State.DONE, result=result)
+            self._ladder.learn(job)
             logger.info("%s: done: %s", job.id, result.get("video"))
             return result
         error = end.error or RuntimeError("the render ended without a result")
         room = missing_room(self._queue, job) if isinstance(error, DiskFull) else None
-        verdict = judge(error, room)
+        verdict = judge(job, error, room)
         held_back = verdict.state is State.PAUSED
         to = demand.to if demand else None
         if to is State.RUNNING:
@@ -360,6 +368,10 @@ class Runner:
             reason = demand.reason if demand else "the worker was stopped"
             logger.info("%s: interrupted: %s: %s", job.id, reason, WHERE_TO[to or State.QUEUED])
             raise Interrupted(job.id, to or State.QUEUED, **self._interruption(job, reason))
+        if verdict.state is State.QUEUED:
+            logger.warning("%s: %s", job.id, verdict.reason)
+            fields = verdict.changes | self._interruption(job, verdict.reason)
+            raise Interrupted(job.id, State.QUEUED, **fields)
         if held_back:
             logger.warning("%s: held until there is room: %s", job.id, verdict.reason)
             self._hold(job, verdict)

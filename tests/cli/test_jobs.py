@@ -111,7 +111,8 @@ def test_wait_ends_with_the_result(
     assert (done.returncode, video) == (0, queue.get(job_id).result["video"])
     _, err = failed.communicate(timeout=BOUND_S)
     assert failed.returncode == 1
-    assert "failed: the canvas needs 30 GB, the machine has 16\nRender smaller" in err
+    assert "failed: the canvas needs 30 GB, the machine has 16 (it was tried again with" in err
+    assert "\nRender smaller" in err
 
 
 @pytest.mark.slow
@@ -234,7 +235,10 @@ def test_show_tells_why_a_job_failed_and_what_to_do(
     job = run_to_end(queue, queue.submit(spec("fail")).id)
     lines = dict(line.split(maxsplit=1) for line in h3farm("show", job.id).out.splitlines())
     assert lines["state"] == "failed"
-    assert lines["reason"] == "the canvas needs 30 GB, the machine has 16"
+    assert lines["reason"] == (
+        "the canvas needs 30 GB, the machine has 16 (it was tried again with one network at a time)"
+    )
+    assert lines["changed"] == "one network at a time (after a failure)"
     assert lines["what"].startswith("to do ")
     assert lines["log"] == str(queue.log(job.id))
     shown = json.loads(h3farm("show", job.id, "--json").out)

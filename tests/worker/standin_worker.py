@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from h3farm.engine.errors import Cancelled, DiskFull, OutOfMemory
+from h3farm.engine.limits import Limits
 from h3farm.engine.machine import Machine
 from h3farm.engine.progress import Progress
 from h3farm.engine.spec import RenderSpec
@@ -47,6 +48,7 @@ class StandInEngine:
         work: Path,
         job_id: str | None,
         on_progress: Callable[[Progress], None],
+        limits: Limits,
     ) -> StandInResult:
         self._cancelled.clear()
         self._to_stop.clear()

@@ -135,7 +135,7 @@ def test_rqs_requeue_gives_a_failed_job_another_chance(
     queue: RenderQueue, start_worker: Start
 ) -> None:
     start_worker()
-    job = queue.submit(spec("fail"))
+    job = queue.submit(spec("break"))
     assert run_to_end(queue, job.id).attempts == 1
     eventually(lambda: queue.rq_queue.failed_job_registry.get_job_ids(cleanup=False) == [job.id])
     queue.rq_queue.failed_job_registry.requeue(job.id)

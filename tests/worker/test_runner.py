@@ -1,5 +1,6 @@
 """One job on the engine: what may happen meanwhile, and what becomes of the record."""
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,11 @@ from h3farm.engine.errors import (
     NumericError,
     OutOfMemory,
 )
+from h3farm.engine.limits import Limits
 from h3farm.engine.progress import Progress
+from h3farm.worker.ladder import FEWER_THREADS, ONE_NETWORK
 from h3farm.worker.queue import RenderJob, RenderQueue, State
+from h3farm.worker.queue.returning import put_back
 from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
 from h3farm.worker.watchdog import LOOK_S, Watchdog
 
@@ -71,6 +75,14 @@ class ScriptedEngine:
         raise Cancelled("stopped")
 
 
+def try_again(queue: RenderQueue, runner: Runner, job: RenderJob) -> None:
+    """The render ends, is put back into the queue as the worker does it, and is popped again."""
+    with pytest.raises(Interrupted) as end:
+        runner.run(job.id)
+    put_back(queue, job.id, to=end.value.to, **end.value.fields)
+    queue.connection.lrem(queue.rq_queue.key, 1, job.id)
+
+
 def raising(error: Exception) -> Callable[..., None]:
     def script(*_: object) -> None:
         raise error
@@ -101,6 +113,7 @@ def test_the_engine_gets_the_model_and_a_work_folder_of_the_job(queue: RenderQue
         "outputs": queue.settings.outputs,
         "work": queue.folder(job.id) / "work",
         "job_id": job.id,
+        "limits": Limits(),
     }
 
 
@@ -189,7 +202,7 @@ def test_a_real_error_during_a_shutdown_is_a_failure(queue: RenderQueue) -> None
     def script(engine: ScriptedEngine, _: object) -> None:
         runner.interrupt()
         assert engine.cancelled.wait(20)
-        raise OutOfMemory("too large")
+        raise NumericError("NaN in block 3")
 
     runner = runner_of(queue, script)
     with pytest.raises(Failed):
@@ -228,8 +241,12 @@ def test_a_failure_keeps_a_sentence_a_kind_and_a_remedy(
     queue: RenderQueue, error: Exception, kind: str, sentence: str
 ) -> None:
     job = taken(queue)
+    runner = runner_of(queue, raising(error))
+    if isinstance(error, OutOfMemory):
+        try_again(queue, runner, job)
+        sentence += " (it was tried again with one network at a time)"
     with pytest.raises(Failed):
-        runner_of(queue, raising(error)).run(job.id)
+        runner.run(job.id)
     failed = queue.get(job.id)
     assert failed.state is State.FAILED
     assert failed.error is not None
@@ -345,6 +362,7 @@ def test_a_render_that_stands_still_is_stopped_and_says_where(queue: RenderQueue
 
     runner = runner_of(queue, script, tick_s=0.001)
     runner.watchdog = lambda: ImpatientDog(threading.Event())
+    try_again(queue, runner, job)
     with pytest.raises(Failed):
         runner.run(job.id)
     error = queue.get(job.id).error or {}
@@ -368,6 +386,46 @@ def test_an_engine_that_does_not_stop_ends_the_worker(queue: RenderQueue) -> Non
     with pytest.raises(Stopped):
         runner.run(job.id)
     assert released.is_set()
+
+
+def test_want_of_memory_is_tried_again_once_with_a_named_change(queue: RenderQueue) -> None:
+    """Never as it was; what helped is where the next such job begins."""
+    job, seen = taken(queue), []
+
+    def script(engine: ScriptedEngine, _: object) -> None:
+        seen.append(engine.asked["limits"])
+        if len(seen) == 1:
+            raise OutOfMemory("needs 30 GB")
+
+    runner = runner_of(queue, script)
+    try_again(queue, runner, job)
+    waiting = queue.get(job.id)
+    assert (waiting.state, waiting.rung, waiting.retries) == (
+        State.QUEUED,
+        ONE_NETWORK,
+        [ONE_NETWORK],
+    )
+    assert queue.folders.read(job.id)["rung"] == ONE_NETWORK
+    assert waiting.interruptions[-1]["reason"] == (
+        "needs 30 GB: it is tried again with one network at a time"
+    )
+    runner.run(job.id)
+    assert seen == [Limits(), Limits(one_network=True)]
+    after = taken(queue, "a hare")
+    runner.run(after.id)
+    assert seen[-1] == Limits(one_network=True)
+    done = queue.get(after.id)
+    assert (done.state, done.rung, done.retries) == (State.DONE, ONE_NETWORK, [])
+
+
+def test_a_job_that_begins_on_a_rung_is_tried_again_on_the_next(queue: RenderQueue) -> None:
+    job = taken(queue)
+    queue.connection.hset(f"h3farm:job:{job.id}", "rung", json.dumps(ONE_NETWORK))
+    runner = runner_of(queue, raising(OutOfMemory("needs 30 GB")))
+    try_again(queue, runner, job)
+    assert queue.get(job.id).rung == FEWER_THREADS
+    with pytest.raises(Failed, match="it was tried again with one network"):
+        runner.run(job.id)
 
 
 def test_a_failures_traceback_is_in_the_jobs_log(queue: RenderQueue) -> None:

@@ -85,6 +85,11 @@ class Settings:
         return self.state / "measurements.jsonl"
 
     @property
+    def ladder(self) -> Path:
+        """Which named changes renders have needed on this machine."""
+        return self.state / "ladder.json"
+
+    @property
     def store_folder(self) -> Path:
         """The embedded store's data."""
         return self.state / "store"
