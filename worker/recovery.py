@@ -17,6 +17,7 @@ from rq.job import Job, JobStatus
 
 from h3farm.worker.failures import WORKER_DIED, failure
 from h3farm.worker.identity import process_start
+from h3farm.worker.ladder import climbed_down
 from h3farm.worker.queue import RenderJob, RenderQueue, State, UnknownJob
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.queue.records import as_text
@@ -89,7 +90,10 @@ def _recover_job(queue: RenderQueue, job_id: str, execution_id: str | None) -> N
     if job is not None and job.over:
         _settle(queue, job, forget)
     else:
-        fields: dict[str, Any] = {"crashes": job.crashes + 1} if job and crashed else {}
+        fields: dict[str, Any] = {}
+        if job is not None and crashed:
+            # Not as it was: most often the system ended the worker for want of memory.
+            fields = {"crashes": job.crashes + 1, **(climbed_down(job) or {})}
         put_back(queue, job_id, also=forget, **fields)
 
 

@@ -34,7 +34,9 @@ def judge(job: RenderJob, error: Exception, room: str | None = None) -> Verdict:
         return _held("disk", room or f"disk full: {error}")
     if isinstance(error, MemoryShort):
         return _held("memory", str(error), needed_bytes=error.needed_bytes)
-    if isinstance(error, OutOfMemory | Stalled) and not job.retries and (down := climbed_down(job)):
+    # A crash has its own tries.
+    first = len(job.retries) <= job.crashes
+    if isinstance(error, OutOfMemory | Stalled) and first and (down := climbed_down(job)):
         reason = f"{error}: it is tried again with {down['rung']}"
         return Verdict(state=State.QUEUED, reason=reason, changes=down)
     failed = explain(error)

@@ -10,6 +10,7 @@ from farmtest import WorkerProcess, eventually, run_to_end, spec, wait_until_run
 from rq import worker_registration
 
 from h3farm.worker.identity import process_start
+from h3farm.worker.ladder import FEWER_THREADS, ONE_NETWORK
 from h3farm.worker.queue import RenderQueue, Settings, State
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.recovery import MAX_CRASHES, live_workers, recover
@@ -41,6 +42,7 @@ def test_a_killed_workers_job_stands_at_the_front_again(
         (other.id, State.QUEUED),
     ]
     assert queue.get(job_id).crashes == 1
+    assert queue.get(job_id).rung == ONE_NETWORK  # never as it was
     assert queue.connection.zcard("rq:wip:h3farm") == 0
     assert queue.folders.read(job_id)["state"] == "queued"
 
@@ -66,6 +68,7 @@ def test_a_job_that_kills_its_worker_three_times_is_failed(
     assert failed.state is State.FAILED
     assert failed.error is not None
     assert failed.error["kind"] == "worker_died"
+    assert failed.retries == [ONE_NETWORK, FEWER_THREADS]
     assert failed.error["sentence"] == "the worker died 3 times while it rendered this job"
     assert run_to_end(queue, after.id).state is State.DONE
     assert queue.rq_queue.failed_job_registry.get_job_ids(cleanup=False) == [job.id]
