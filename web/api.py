@@ -39,12 +39,16 @@ def models() -> JSON:
 
 @blueprint.get("/jobs")
 def jobs() -> JSON:
-    """Jobs, newest last; `state` (may be repeated) chooses, `limit` bounds those that are over."""
+    """Jobs, newest last; `state` (may be repeated) chooses, `limit` bounds those that are over,
+    `waiting` those that wait in each state, the next to run.
+    """
     states = request.args.getlist("state")
     for name in states:
         if name not in list(State):
             raise BadRequestError(f"state must be one of {', '.join(State)}, got {name!r}", "state")
-    found = farm().queue.list(states or None, limit=_limit())
+    found = farm().queue.list(
+        states or None, limit=_count_in("limit", 100), waiting=_count_in("waiting")
+    )
     return {"jobs": [job.to_json() for job in found]}
 
 
@@ -101,10 +105,13 @@ def events() -> Response:
     )
 
 
-def _limit() -> int:
-    text = request.args.get("limit", "100")
+def _count_in(name: str, default: int | None = None) -> int | None:
+    """A parameter that bounds a list."""
+    text = request.args.get(name)
+    if text is None:
+        return default
     if not text.isdecimal() or int(text) > MOST_JOBS:
         raise BadRequestError(
-            f"limit must be a whole number from 0 to {MOST_JOBS}, got {text!r}", "limit"
+            f"{name} must be a whole number from 0 to {MOST_JOBS}, got {text!r}", name
         )
     return int(text)

@@ -445,3 +445,14 @@ def test_a_job_links_to_its_batch_and_to_the_job_it_is_the_same_as(
     assert f'href="/batches/{job.batch}"' in client.get(f"/jobs/{job.id}").text
     queue.connection.hset(f"h3farm:job:{job.id}", "same_as", '"other"')
     assert 'href="/jobs/other"' in client.get(f"/jobs/{job.id}").text
+
+
+def test_the_api_lists_as_many_that_wait_as_are_asked_for(
+    client: FlaskClient, submit: Callable[..., RenderJob]
+) -> None:
+    jobs = [submit(seed=seed) for seed in range(3)]
+    for query, count in (("", 3), ("?waiting=2", 2), ("?waiting=0", 0)):
+        found = (client.get(f"/api/jobs{query}").json or {})["jobs"]
+        assert [job["id"] for job in found] == [job.id for job in jobs[:count]]
+    answer = client.get("/api/jobs?waiting=many")
+    assert (answer.json or {})["error"]["field"] == "waiting"

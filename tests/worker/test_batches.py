@@ -257,6 +257,24 @@ def test_a_single_submit_killed_at_any_step_leaves_one_job_or_none(
     assert_invariants(queue)
 
 
+@pytest.mark.parametrize("number", ["one", "many"])
+def test_what_a_second_submit_acknowledges_outlives_the_store(
+    queue: RenderQueue, number: str
+) -> None:
+    """The first was killed when the store had it; its key brings the answer that it did not get."""
+    kill_in_submit(queue, number, "store", "after")
+    wanted = [spec(str(each), seed=1) for each in range(5)]
+    if number == "one":
+        acknowledged = [queue.submit(wanted[0], key="the key").id]
+    else:
+        acknowledged = queue.batch_job_ids(queue.submit_many(wanted, key="the key").id)
+    queue.connection.flushall()
+    queue.settle()
+    assert [path.parent.name for path in sorted(queue.settings.jobs.glob("*/job.json"))] == (
+        acknowledged
+    )
+
+
 def test_a_worker_that_was_faster_than_the_submitter_is_not_overwritten(
     queue: RenderQueue,
 ) -> None:

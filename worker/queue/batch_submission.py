@@ -68,10 +68,7 @@ class BatchSubmission(Submission):
             if first is not None:  # another submit with this key was faster
                 self._release([job.id for job in jobs], record["id"])
                 return self._first_batch(first)
-            self.manifests.accept(record["id"])
-            for job in jobs:
-                self.folders.accept(job.id)
-            return self.batch(record["id"])
+            return self._accepted(record["id"])
 
     def plan(
         self,
@@ -129,9 +126,17 @@ class BatchSubmission(Submission):
         self.manifests.prepare(record["id"], {**record, "job_ids": [job.id for job in jobs]})
 
     def _first_batch(self, batch_id: str) -> Batch:
+        """The batch that a key was first given for, now acknowledged, if it was not before."""
         if self.records.exists(batch_id):
             sentence = f"key was given for the job {batch_id}: take another one for a batch"
             raise SpecError("key", batch_id, "a key of its own", sentence)
+        return self._accepted(batch_id)
+
+    def _accepted(self, batch_id: str) -> Batch:
+        """The batch, which the store has taken: the disk is told so. Again, it changes nothing."""
+        self.manifests.accept(batch_id)
+        for job_id in self.batch_job_ids(batch_id):
+            self.folders.accept(job_id)
         return self.batch(batch_id)
 
     def _new_batch_id(self, moment: datetime, count: int) -> str:

@@ -46,7 +46,7 @@ class Manifests:
 
     def accept(self, batch_id: str) -> None:
         """The store has taken the batch. Calling it again changes nothing."""
-        with contextlib.suppress(FileNotFoundError), disk_errors("cannot keep the batch"):
+        with disk_errors("cannot keep the batch"), contextlib.suppress(FileNotFoundError):
             self.path(batch_id, PREPARED).replace(self.path(batch_id))
         sync_folder(self._root)
 

@@ -117,7 +117,9 @@ class Submission(Batches, Same):
         return self.first_with(key)
 
     def _first_job(self, job_id: str) -> RenderJob:
+        """The job that a key was first given for, now acknowledged, if it was not before."""
         if self.records.exists(job_id):
+            self._accept(job_id)
             return self.get(job_id)
         sentence = f"key was given for {job_id}, which is no job: take another one"
         raise SpecError("key", job_id, "a key of its own", sentence)
