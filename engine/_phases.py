@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from h3farm.engine._estimate import Estimate
 from h3farm.engine._latents import Latents, denormalised
 from h3farm.engine._native import Context, Noise, euler_step, pixels_to_rgb, sigmas, version
 from h3farm.engine.durable import disk_errors, write_durably
+from h3farm.engine.embeddings import Embeddings, key_of
 from h3farm.engine.errors import Cancelled, NumericError
 from h3farm.engine.geometry import (
     AUDIO_CHANNELS,
@@ -50,7 +51,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One render: what is wanted, and where it goes. The spec's seed is drawn."""
+    """One render: what is wanted, and where it goes. The spec's seed is drawn.
+
+    ahead: prompts of renders that come next, to be encoded along when memory is short.
+    """
 
     spec: RenderSpec
     outputs: Path
@@ -59,6 +63,8 @@ class Job:
     started: datetime
     on_progress: Callable[[Progress], None]
     limits: Limits
+    embeddings: Embeddings | None
+    ahead: Sequence[str]
     estimate: Callable[[Model, int, float], Estimate]  # of model, prompt's tokens, monotonic start
 
 
@@ -123,6 +129,7 @@ class _Render:
         self.decoded_samples: int | None = None
         self.warnings: list[str] = []
         self.ffmpeg_version = ""
+        self.saved = {"opens": 0, "bytes": 0}
 
     def _note(self, text: str) -> None:
         """A line of the render's own log, which goes into its output folder."""
@@ -206,9 +213,39 @@ class _Render:
 
     def _encode(self) -> Floats:
         """The prompt's embedding [tokens, text_dim]."""
+        key = key_of(self.model, self.context.isa, self.ids)
+        kept = self.job.embeddings.find(key) if self.job.embeddings else None
+        if kept is not None:
+            self._note(f"prompt: {len(self.ids)} tokens, encoded before")
+            self.saved = {"opens": 1, "bytes": self.model.weight_bytes("text_encoder")}
+            return kept
         self._note(f"prompt: {len(self.ids)} tokens")
         self._follow("encode")
-        return self.model.encoder.encode(self.ids)
+        text = self.model.encoder.encode(self.ids)
+        if self.job.embeddings:
+            self.job.embeddings.keep(key, text)
+            self._encode_ahead(self.job.embeddings)
+        return text
+
+    def _encode_ahead(self, embeddings: Embeddings) -> None:
+        """While the text encoder is in memory, and memory is short: the prompts that come next."""
+        if not self.model.one_network:
+            return
+        self.context.on_progress(None)
+        if self.estimate:
+            self.estimate.finish()  # the prompt of this render is encoded, and no part of the rest
+        prompts = list(dict.fromkeys(self.job.ahead))
+        for number, prompt in enumerate(prompts):
+            if self.context.cancelled:
+                raise Cancelled("the render was cancelled")
+            elapsed = round(self.clock.elapsed_s, 3)
+            now = Progress(phase="encode", step=number, steps=len(prompts), elapsed_s=elapsed)
+            self.job.on_progress(now)
+            ids, _ = self.model.tokenizer.present(prompt)
+            key = key_of(self.model, self.context.isa, ids)
+            if embeddings.find(key) is None:
+                embeddings.keep(key, self.model.encoder.encode(ids))
+        self._note(f"{len(prompts)} prompts of jobs that wait encoded too")
 
     # ---- denoise ----
 
@@ -325,6 +362,7 @@ class _Render:
             "timings": self.clock.timings,
             "estimate": self.said,
             "peak_bytes": self.context.memory_peak,
+            "saved": self.saved,
         }
 
     def _write_media(self, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -55,6 +56,22 @@ class Model:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def encoder_identity(self) -> str:
+        """What an embedding depends on: the files of text encoder and tokenizer, as a text."""
+        parts = {self.tree.place("text_encoder"), self.tree.tokenizer}
+        mine = [os.path.relpath(part, self.tree.root) for part in sorted(parts)]
+        files = [each for each in self.identity if each["file"].startswith(tuple(mine))]
+        return json.dumps(files, sort_keys=True)
+
+    def weight_bytes(self, *components: Component) -> int:
+        """Bytes of the weight files of these networks, by default of all."""
+        return sum(
+            path.stat().st_size
+            for component in components or COMPONENTS
+            for path in self.tree.files(component)
+        )
 
     @property
     def encoder(self) -> TextEncoder:

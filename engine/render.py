@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from h3farm.engine._estimate import Estimate
 from h3farm.engine._native import Context, version
 from h3farm.engine._phases import Job, render_job
+from h3farm.engine.embeddings import Embeddings
 from h3farm.engine.errors import Cancelled
 from h3farm.engine.limits import Limits
 from h3farm.engine.machine import Machine
@@ -42,7 +43,8 @@ class RenderResult:
     """What a render left: paths in its output folder, and what it took.
 
     timings: seconds by phase. estimate: what was said before it began, `p50_s` and `p90_s` of the
-    whole. peak_bytes: the most memory the engine had allocated.
+    whole. peak_bytes: the most memory the engine had allocated. saved: `opens` of the
+    text encoder and `bytes` of it that were not needed, since the prompt had been encoded before.
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class RenderResult:
     timings: dict[str, float]
     estimate: dict[str, Any]
     peak_bytes: int
+    saved: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON values with a key per field."""
@@ -75,16 +78,19 @@ class Engine:
         ffmpeg: Ffmpeg | None = None,
         machine: Machine | None = None,
         measurements: Measurements | None = None,
+        embeddings: Embeddings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """threads: 0 means one for each performance core. measurements: what estimates are learnt
-        from and add to; None: from this render alone. now: an aware clock, for names.
+        from and add to; None: from this render alone. embeddings: where those of prompts are
+        kept; None: nowhere. now: an aware clock, for names.
         """
         self._threads = self._context_threads = threads
         self._context = Context(threads)
         self._ffmpeg = ffmpeg or Ffmpeg()
         self._machine = machine or Machine()
         self._measurements = measurements
+        self._embeddings = embeddings
         self._now = now
         self._model: Model | None = None
         # Re-entrant: a signal's handler may cancel in the thread that holds it.
@@ -102,6 +108,7 @@ class Engine:
         job_id: str | None = None,
         on_progress: Callable[[Progress], None] = lambda _: None,
         limits: Limits = NO_LIMITS,
+        ahead: Sequence[str] = (),
     ) -> RenderResult:
         """Render `spec` with the model in the folder `model`; blocks until it is done.
 
@@ -109,7 +116,8 @@ class Engine:
         prompt; `on_progress` is called there, and what it raises ends the render. work: a folder
         for what is kept between phases; made when missing, removed at the end. job_id: None for a
         render without a queue; part of the output's name and sidecar. limits: named changes; none
-        of them changes a bit of the result.
+        of them changes a bit of the result. ahead: prompts of renders that come next: when the
+        memory does not hold the whole model, they are encoded while the text encoder is there.
 
         Raises an EngineError; Cancelled after `cancel`. Nothing appears under `outputs` then.
         """
@@ -122,6 +130,8 @@ class Engine:
             started=self._now(),
             on_progress=on_progress,
             limits=limits,
+            embeddings=self._embeddings,
+            ahead=ahead,
             estimate=lambda model, tokens, begun: Estimate(
                 self._pace(model),
                 tasks_of(model.networks, spec, tokens),
@@ -183,6 +193,11 @@ class Engine:
             self._context = Context(threads)
             self._context_threads = threads
 
+    def _memory_is_short(self, model: Model) -> bool:
+        """Whether the networks of a model push each other out of memory."""
+        available = self._machine.available_memory()
+        return available is not None and model.weight_bytes() > available
+
     def _opened(self, path: Path, limits: Limits) -> Model:
         """The model at `path`: the open one when it is that, else opened in its place."""
         if self._model is not None and not self._model.is_still(path):
@@ -191,7 +206,7 @@ class Engine:
             logger.info("opening %s", path)
             self._model = Model(self._context, path)
             self.models_opened += 1
-        self._model.one_network = limits.one_network
+        self._model.one_network = limits.one_network or self._memory_is_short(self._model)
         return self._model
 
     def cancel(self) -> None:

@@ -21,13 +21,14 @@ JSON = dict[str, Any]
 
 @blueprint.get("/status")
 def status() -> JSON:
-    """The worker, how many jobs are in each state, and for what room those that are held wait."""
+    """The worker, the jobs by state, what those that are held wait for, and what was saved."""
     queue = farm().queue
     worker = queue.worker()
     return {
         "worker": worker.to_json() if worker else None,
         "counts": queue.counts(),
         "held": {job.id: job.waits for job in queue.held()},
+        "saved": queue.saved(),
     }
 
 

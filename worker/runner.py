@@ -31,7 +31,7 @@ from h3farm.worker.demands import CANCEL, Demand, demand_of
 from h3farm.worker.holds import missing_room
 from h3farm.worker.job_log import job_log
 from h3farm.worker.ladder import Ladder, limits_of
-from h3farm.worker.queue import RenderJob, RenderQueue, State, quantities
+from h3farm.worker.queue import RenderJob, RenderQueue, State, StoreUnavailable, quantities
 from h3farm.worker.queue.errors import JobNotSaved, Superseded
 from h3farm.worker.queue.job import stamp, utc_now
 from h3farm.worker.queue.schedule import held
@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.2  # progress is stored at most five times a second
 GIVE_UP_S = 3.0  # an engine that ignores a shutdown for so long is left behind
 STORE_PATIENCE_S = 20.0
+AHEAD = 200  # jobs whose prompts are encoded along when memory is short
 WHERE_TO = {
     State.QUEUED: "it goes back to the front of the queue",
     State.PAUSED: "it stays paused",
@@ -70,6 +71,7 @@ class RenderEngine(Protocol):
         job_id: str | None,
         on_progress: Callable[[Progress], None],
         limits: Limits,
+        ahead: Sequence[str],
     ) -> Result:
         """Render; clears the cancel flag first. `work` is the engine's, to make and remove."""
 
@@ -229,7 +231,9 @@ class Runner:
     def _render(self, job: RenderJob) -> tuple[Demand | None, _Message]:
         """Run the render beside the main thread; what was asked of it, and how it ended."""
         self._progress = None
-        thread = threading.Thread(target=self._run_engine, args=(job,), name=f"render {job.id}")
+        thread = threading.Thread(
+            target=self._run_engine, args=(job, self._ahead(job)), name=f"render {job.id}"
+        )
         thread.daemon = True  # an engine that hangs must not keep the process alive
         thread.start()
         stopped = False
@@ -307,7 +311,16 @@ class Runner:
     def _work(self, job: RenderJob) -> Path:
         return self._queue.folder(job.id) / "work"
 
-    def _run_engine(self, job: RenderJob) -> None:
+    def _ahead(self, job: RenderJob) -> list[str]:
+        """Prompts of the jobs that come next with the same model."""
+        try:
+            waiting = self._queue.first_in_line(AHEAD)
+        except (StoreUnavailable, redis.RedisError):
+            return []
+        same = (job.spec.model, job.spec.task)
+        return [each.spec.prompt for each in waiting if (each.spec.model, each.spec.task) == same]
+
+    def _run_engine(self, job: RenderJob, ahead: list[str]) -> None:
         """The helper thread."""
         try:
             result = self._engine.render(
@@ -318,6 +331,7 @@ class Runner:
                 job_id=job.id,
                 on_progress=self._take_progress,
                 limits=limits_of(job.rung, self._queue.settings.threads),
+                ahead=ahead,
             )
         except Exception as error:  # noqa: BLE001 - becomes the job's reason
             self._inbox.put(_Message("end", job.execution, error=error))
@@ -350,6 +364,7 @@ class Runner:
             result = end.result.to_json()
             self._end(job, State.DONE, result=result)
             self._ladder.learn(job)
+            self._count_saved(result.get("saved") or {})
             logger.info("%s: done: %s", job.id, result.get("video"))
             return result
         error = end.error or RuntimeError("the render ended without a result")
@@ -379,6 +394,12 @@ class Runner:
         logger.error("%s: failed: %s", job.id, verdict.reason, exc_info=error)
         self._end(job, State.FAILED, **verdict.changes)
         raise Failed(verdict.reason) from error
+
+    def _count_saved(self, saved: Mapping[str, int]) -> None:
+        try:
+            self._queue.records.add_saved(saved)
+        except redis.RedisError as error:
+            logger.warning("what was saved could not be counted: %s", error)
 
     def _hold(self, job: RenderJob, verdict: Verdict) -> None:
         try:

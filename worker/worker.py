@@ -50,11 +50,16 @@ def main() -> int:
     log_to("worker", settings.logs)
     end_with_parent()
     from h3farm.engine.checkpoints import describe, find_models  # noqa: PLC0415 - after settings
+    from h3farm.engine.embeddings import Embeddings  # noqa: PLC0415
     from h3farm.engine.measurements import Measurements  # noqa: PLC0415
     from h3farm.engine.render import Engine  # noqa: PLC0415
 
     def make_engine() -> Engine:
-        return Engine(threads=settings.threads, measurements=Measurements(settings.measurements))
+        return Engine(
+            threads=settings.threads,
+            measurements=Measurements(settings.measurements),
+            embeddings=Embeddings(settings.embeddings),
+        )
 
     return serve(settings, make_engine, find_models, describe)
 

@@ -277,6 +277,15 @@ def test_status_tells_of_the_worker(
     assert status["models"] == ["tiny"]
 
 
+def test_status_says_what_was_saved(queue: RenderQueue, h3farm: H3farm) -> None:
+    assert "saved" not in h3farm("status").out
+    queue.records.add_saved({"opens": 39, "bytes": 39 * 16_000_000_000})
+    line = "saved       39 readings of a text encoder, 624 GB of weights\n"
+    assert line in h3farm("status").out
+    saved = json.loads(h3farm("status", "--json").out)["saved"]
+    assert saved == {"opens": 39, "bytes": 624_000_000_000}
+
+
 def test_status_says_what_held_jobs_wait_for(queue: RenderQueue, h3farm: H3farm) -> None:
     job = queue.submit(spec())
     queue.records.move(job.id, State.RUNNING)

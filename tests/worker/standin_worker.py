@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from h3farm.engine.errors import Cancelled, DiskFull, OutOfMemory
@@ -49,6 +49,7 @@ class StandInEngine:
         job_id: str | None,
         on_progress: Callable[[Progress], None],
         limits: Limits,
+        ahead: Sequence[str],
     ) -> StandInResult:
         self._cancelled.clear()
         self._to_stop.clear()

@@ -114,6 +114,7 @@ def test_the_engine_gets_the_model_and_a_work_folder_of_the_job(queue: RenderQue
         "work": queue.folder(job.id) / "work",
         "job_id": job.id,
         "limits": Limits(),
+        "ahead": [],
     }
 
 
@@ -426,6 +427,28 @@ def test_a_job_that_begins_on_a_rung_is_tried_again_on_the_next(queue: RenderQue
     assert queue.get(job.id).rung == FEWER_THREADS
     with pytest.raises(Failed, match="it was tried again with one network"):
         runner.run(job.id)
+
+
+def test_the_prompts_that_come_next_are_told_to_the_engine(queue: RenderQueue) -> None:
+    """In their order; only of the same model and task."""
+    queue.records.publish_models({"tiny": {}, "other": {}})
+    job = taken(queue, "fox 0")
+    for number in range(1, 4):
+        queue.submit(spec(f"fox {number}", model="other" if number == 2 else "tiny"))
+    runner = runner_of(queue, lambda *_: None)
+    runner.run(job.id)
+    assert runner.engine.asked["ahead"] == ["fox 1", "fox 3"]  # type: ignore[attr-defined]
+
+
+def test_what_kept_embeddings_save_is_added_up(
+    queue: RenderQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"video": "v.mp4", "saved": {"opens": 1, "bytes": 7_000_000_000}}
+    monkeypatch.setattr(Result, "to_json", lambda self: record)
+    assert queue.saved() == {"opens": 0, "bytes": 0}
+    for prompt in ("fox", "hare"):
+        runner_of(queue, lambda *_: None).run(taken(queue, prompt).id)
+    assert queue.saved() == {"opens": 2, "bytes": 14_000_000_000}
 
 
 def test_a_failures_traceback_is_in_the_jobs_log(queue: RenderQueue) -> None:

@@ -16,6 +16,7 @@ from h3farm.worker.queue import (
     Settings,
     State,
     StoreUnavailable,
+    quantities,
 )
 from h3farm.worker.supervisor import read_supervisor_file
 
@@ -225,6 +226,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
     with RenderQueue.connect(settings) as queue:
         worker, counts, models = queue.worker(), queue.counts(), list(queue.models())
         held = {job.id: job.waits for job in queue.held()}
+        saved = queue.saved()
     dashboard = supervisor.get("dashboard", settings.dashboard)
     if arguments.json:
         words.print_json(
@@ -235,6 +237,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
                 "worker": worker.to_json() if worker else None,
                 "counts": counts,
                 "held": held,
+                "saved": saved,
                 "models": models,
             }
         )
@@ -243,6 +246,9 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
     jobs = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     print(f"dashboard   {dashboard}\nstore       {settings.store_name}")
     print(f"worker      {busy}\njobs        {jobs or 'none'}")
+    if saved["opens"]:
+        size = quantities.size(saved["bytes"])
+        print(f"saved       {saved['opens']} readings of a text encoder, {size} of weights")
     for job_id, reason in held.items():
         print(f"held        {job_id}: {reason}; it goes on by itself")
     print(f"models      {', '.join(models) or 'none'}")

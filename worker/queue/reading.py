@@ -51,6 +51,19 @@ class Reading(QueueCore):
         # A job may have moved on while we read: what it is now decides.
         return sorted((job for job in jobs if job.state in wanted), key=_time_line)
 
+    def first_in_line(self, count: int) -> Sequence[RenderJob]:
+        """The jobs that run next, at most so many."""
+        with store_errors(self.settings):
+            ids = self.connection.lrange(self.rq_queue.key, 0, count - 1)
+            return self.records.get_many(as_text(each) for each in ids)
+
+    def saved(self) -> dict[str, int]:
+        """What the farm has saved so far by encoding prompts once: `opens` of text encoders, and
+        `bytes` of them that were not read.
+        """
+        with store_errors(self.settings):
+            return self.records.saved()
+
     def held(self) -> Sequence[RenderJob]:
         """The jobs that wait for room, on the disk or in memory: `waits` says for what."""
         return [job for job in self.list([State.PAUSED]) if job.hold]

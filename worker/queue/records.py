@@ -7,7 +7,8 @@ change in one transaction.
 Keys: `h3farm:job:<id>` (hash: `state` and `priority` as words, the rest as JSON),
 `h3farm:state:<state>` (sorted set: ids by the millisecond at which they came to that state),
 `h3farm:models` (hash: name to JSON), `h3farm:order` (the last place in line that was given out),
-`h3farm:farm` (the state of the whole farm as JSON), `h3farm:events` (channel).
+`h3farm:farm` (the state of the whole farm as JSON), `h3farm:saved` (hash: what it saved, in
+numbers), `h3farm:events` (channel).
 """
 
 import json
@@ -30,6 +31,8 @@ from h3farm.worker.queue.states import OVER, State, check_transition, sources
 EVENTS = "h3farm:events"
 MODELS = "h3farm:models"
 KEYS = "h3farm:keys"
+SAVED = "h3farm:saved"
+SAVED_FIELDS = ("opens", "bytes")
 FARM = "h3farm:farm"
 ORDER = "h3farm:order"
 FIRST_ORDER = 500_000_000_000  # of twelve digits, with as much room in front as behind
@@ -309,6 +312,19 @@ class Records:
             for state in State:
                 pipeline.zcard(state_key(state))
             return dict(zip(State, pipeline.execute(), strict=True))
+
+    def add_saved(self, saved: Mapping[str, int]) -> None:
+        """Add to what the farm has saved."""
+        with self._connection.pipeline() as pipeline:
+            for name in SAVED_FIELDS:
+                pipeline.hincrby(SAVED, name, saved.get(name, 0))
+            pipeline.execute()
+
+    def saved(self) -> dict[str, int]:
+        """What the farm has saved."""
+        raw = self._connection.hgetall(SAVED)
+        found = {as_text(name): int(value) for name, value in raw.items()}
+        return {name: found.get(name, 0) for name in SAVED_FIELDS}
 
     def publish_models(self, models: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the list of models that jobs may name."""

@@ -85,6 +85,11 @@ class Settings:
         return self.state / "measurements.jsonl"
 
     @property
+    def embeddings(self) -> Path:
+        """Embeddings of prompts, for when they are rendered again."""
+        return self.state / "embeddings"
+
+    @property
     def ladder(self) -> Path:
         """Which named changes renders have needed on this machine."""
         return self.state / "ladder.json"
