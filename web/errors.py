@@ -89,7 +89,8 @@ TITLE = "That did not work"
 SENTENCES = {
     404: "There is no such page.",
     405: "This address does not take that method.",
-    413: "The request is too large: a prompt has at most 20000 characters, a batch 16 MiB.",
+    413: "The request is too large: a prompt has at most 20000 characters. Longer lists of prompts "
+    "are for `h3farm submit --prompts`.",
     415: "The body must be JSON, with the content type application/json.",
     500: "The dashboard made a mistake; its log says more. Queue and worker are not affected.",
 }

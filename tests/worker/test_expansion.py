@@ -281,3 +281,28 @@ def test_too_many_jobs_are_refused_before_they_are_made(
 
 def test_as_many_as_are_allowed_are_made() -> None:
     assert len(specs(prompts=["a"] * 100, count=100)) == MAX_JOBS
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_the_count_is_the_product_and_the_order_that_of_nested_loops(
+    choices: list[int], steps: int, widths: int, seeds: int
+) -> None:
+    made = specs(
+        prompts=["{" + "|".join([*(f"{row}{n}" for n in range(count)), "x"]) + "}"
+                 for row, count in enumerate(choices)],
+        vary={"steps": f"1..{steps}", "width": [32 * (n + 1) for n in range(widths)]},
+        seeds=f"1..{seeds}",
+    )  # fmt: skip
+    assert [(spec.prompt, spec.steps, spec.width, spec.seed) for spec in made] == [
+        (prompt, step, width, seed)
+        for row, count in enumerate(choices)
+        for prompt in [*(f"{row}{n}" for n in range(count)), "x"]
+        for step in range(1, steps + 1)
+        for width in range(32, 32 * widths + 1, 32)
+        for seed in range(1, seeds + 1)
+    ]
