@@ -161,18 +161,24 @@ class _Render:
             self._note(check_memory(self.machine, networks, self.spec, len(self.ids)))
             self.ffmpeg_version = self.ffmpeg.version
             check_outputs(self.job.outputs)
-            check_disk(self.machine, self.spec, work=self.work, outputs=self.job.outputs)
+            self._check_disk()
             with disk_errors(f"cannot write into {self.work}"):
                 self.work.mkdir(parents=True, exist_ok=True)
         with self.clock.phase("encode"):
             text = self._encode()
         with self.clock.phase("denoise"):
             latents = self._denoise(text)
+        self._check_disk()
         with self.clock.phase("decode_video"):
             self._decode_video(latents)
         with self.clock.phase("decode_audio"):
             self._decode_audio(latents)
+        self._check_disk()
         return self._assemble(latents)
+
+    def _check_disk(self) -> None:
+        """Before the phases that write much: the hours of denoising are long enough to fill it."""
+        check_disk(self.machine, self.spec, work=self.work, outputs=self.job.outputs)
 
     # ---- progress and cancel ----
 

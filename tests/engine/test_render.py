@@ -420,6 +420,30 @@ def test_what_the_machine_lacks_is_said_before_the_work(
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("filled", "reached"), [("denoise", "denoise"), ("decode_video", "decode_audio")]
+)
+def test_a_disk_that_fills_meanwhile_is_noticed_before_the_next_phase_writes(
+    filled: str, reached: str, tmp_path: Path
+) -> None:
+    machine, seen = Small(), []
+
+    def follow(now: Progress) -> None:
+        seen.append(now.phase)
+        if now.phase == filled:
+            machine._disk = 1000
+
+    with Engine(threads=1, machine=machine) as engine, pytest.raises(DiskFull, match="of disk at"):
+        engine.render(
+            spec(),
+            model=TINY,
+            outputs=tmp_path / "out",
+            work=tmp_path / "work",
+            on_progress=follow,
+        )
+    assert seen[-1] == reached
+
+
 def test_a_model_that_is_no_model_is_named(render: Render, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="empty: no model here"):

@@ -313,3 +313,21 @@ def test_rqs_own_command_line_sees_the_farm(
         env={**os.environ, "PYTHONWARNINGS": ""},
     )
     assert (done.returncode, "h3farm" in done.stdout) == (0, True), done.stderr
+
+
+def test_nothing_of_a_finished_or_failed_job_expires(
+    queue: RenderQueue, start_worker: Start
+) -> None:
+    """Trap: RQ drops results after 500 s and failures after a year."""
+    start_worker()
+    jobs = [queue.submit(spec("render")), queue.submit(spec("break"))]
+    for job in jobs:
+        run_to_end(queue, job.id)
+    registries = (queue.rq_queue.finished_job_registry, queue.rq_queue.failed_job_registry)
+    for job, registry in zip(jobs, registries, strict=True):
+        eventually(lambda job=job, registry=registry: job.id in registry.get_job_ids(cleanup=False))
+        registry.cleanup(2**40)  # in the far future
+        assert registry.get_job_ids(cleanup=False) == [job.id]
+    keys = [key for job in jobs for key in queue.connection.keys(f"*{job.id}*")]
+    assert len(keys) >= 4
+    assert {key: queue.connection.ttl(key) for key in keys} == dict.fromkeys(keys, -1)
