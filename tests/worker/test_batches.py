@@ -1,10 +1,12 @@
 """Batches in a real store: all or none, once for each key, nothing twice."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from h3farm.worker.queue.job import RenderJob, utc_now
 from h3farm.worker.queue.manifests import submitting
 
 KILLED = Path(__file__).parent / "killed_submit.py"
+BUSY = Path(__file__).parent / "busy_submit.py"
 
 
 FRAMES = 22
@@ -238,6 +241,42 @@ def test_a_submit_killed_at_any_step_leaves_all_or_nothing(
         again = queue.submit_many([spec(str(number), seed=1) for number in range(5)], key="the key")
         assert len(queue.list()) == 5
         assert [batch.id for batch in queue.batches()] == [again.id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wiped", [False, True], ids=["store lives", "store wiped"])
+def test_a_submitter_killed_at_any_moment_loses_nothing_acknowledged(
+    queue: RenderQueue, wiped: bool
+) -> None:
+    """Whole batches only, every acknowledged one, and at most one that was about to be."""
+    dice = random.Random(7)  # noqa: S311 - not a secret
+    acknowledged: list[str] = []
+    for turn in range(10):
+        process = subprocess.Popen(
+            [sys.executable, str(BUSY), str(queue.settings.home), str(1000 * turn)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        acknowledged.append(process.stdout.readline().strip())
+        time.sleep(dice.random() / 20)
+        process.kill()
+        acknowledged += process.stdout.read().split()
+        process.stdout.close()
+        process.wait()
+        if wiped:
+            queue.connection.flushall()
+            queue.records.publish_models({"tiny": {}})
+        queue.settle()
+        found = {manifest["id"]: manifest["job_ids"] for manifest in queue.manifests.all()}
+        assert set(acknowledged) <= found.keys()
+        assert len(found) - len(acknowledged) <= turn + 1
+        folders = {path.parent.name for path in queue.settings.jobs.glob("*/job.json")}
+        assert folders == {job_id for job_ids in found.values() for job_id in job_ids}
+        assert len(left_on_disk(queue)) == len(found) + len(folders)
+        assert all(len(job_ids) == 20 for job_ids in found.values())
+    if not wiped:
+        assert_invariants(queue, folders)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -58,6 +58,11 @@ class Manifests:
         """Take back a batch that never reached the store."""
         self.path(batch_id, PREPARED).unlink(missing_ok=True)
 
+    def sweep(self) -> None:
+        """Delete what was not written to its end. For the one who is alone."""
+        for path in self._root.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def prepared(self) -> list[str]:
         """Batches of which it is open whether the store has taken them."""
         return sorted(path.stem for path in self._root.glob(f"*{PREPARED}"))

@@ -30,6 +30,7 @@ class Settling(BatchSubmission):
         with store_errors(self.settings), settling(self.settings.submit_lock) as alone:
             if not alone:
                 return
+            self.manifests.sweep()
             for batch_id in self.manifests.prepared():
                 if self.connection.zscore(BATCHES, batch_id) is None:
                     logger.warning("%s was never queued whole, and is taken back", batch_id)
