@@ -25,6 +25,7 @@ from h3farm.worker.queue.tables import from_prompts, number_of
 from h3farm.worker.queue.wordlists import Wordlists
 
 SHOWN_JOBS = 200
+SHOWN_BATCHES = 50
 LIST = "the list"  # what faults call the field of prompts
 
 ACTIONS: Mapping[str, Callable[[RenderQueue, str], Batch]] = {
@@ -120,7 +121,7 @@ def control(batch_id: str, action: str) -> AnyResponse:
 
 def _home(form: BatchForm) -> str:
     try:
-        found = farm().queue.batches()
+        found = farm().queue.batches(SHOWN_BATCHES)
     except StoreUnavailable as error:
         found = []
         form.failures = form.failures or [str(error)]
@@ -128,6 +129,7 @@ def _home(form: BatchForm) -> str:
         "batches/home.html",
         form=form,
         batches=found[::-1],
+        more=len(found) == SHOWN_BATCHES,
         models=model_names(),
         priorities=forms.PRIORITIES,
         shown=SHOWN_JOBS,

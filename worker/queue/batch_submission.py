@@ -113,7 +113,7 @@ class BatchSubmission(Submission):
         return seeded if again else distinct(seeded)
 
     def _free_name(self, name: str, specs: Sequence[RenderSpec], moment: datetime) -> str:
-        return free_name(batch_name(name, specs, moment), [each.name for each in self.batches()])
+        return free_name(batch_name(name, specs, moment), set(self.batch_names().values()))
 
     def _put_down(self, jobs: Sequence[RenderJob], record: Mapping[str, Any]) -> None:
         """Everything of a batch on disk, the manifest last."""

@@ -40,18 +40,28 @@ class Batches(Reading):
         """The batches on disk."""
         return Manifests(self.settings.batches)
 
-    def batches(self) -> list[Batch]:
-        """All batches, newest last."""
+    def batches(self, newest: int | None = None) -> list[Batch]:
+        """All batches, or only so many of the newest; newest last."""
         with store_errors(self.settings):
-            ids = cast("list[bytes]", self.connection.zrange(BATCHES, 0, -1))
-            return self._look([as_text(each) for each in ids])
+            return self._look(self._batch_ids(newest))
+
+    def batch_names(self) -> dict[str, str]:
+        """The names of all batches by their ids."""
+        with store_errors(self.settings):
+            ids = self._batch_ids()
+            rows = self.connection.mget(f"h3farm:batch:{each}" for each in ids) if ids else []
+        records = cast("list[bytes | None]", rows)
+        return {
+            each: json.loads(row)["name"] for each, row in zip(ids, records, strict=True) if row
+        }
 
     def batch(self, given: str) -> Batch:
         """The batch with this id or, when there is none, with this name; UnknownBatch."""
         with store_errors(self.settings):
-            found = self._look([given]) or [
-                batch for batch in self.batches() if batch.name == given
-            ]
+            found = self._look([given])
+            if not found:
+                named = [each for each, name in self.batch_names().items() if name == given]
+                found = self._look(named)
         if len(found) != 1:
             raise UnknownBatch(given, tuple(batch.id for batch in found))
         return found[0]
@@ -68,6 +78,11 @@ class Batches(Reading):
         """The ids of the jobs of a batch, in its order."""
         ids = self.connection.hkeys(f"h3farm:batch-frames:{batch_id}")
         return sorted(as_text(job_id) for job_id in cast("list[bytes]", ids))
+
+    def _batch_ids(self, newest: int | None = None) -> list[str]:
+        start = 0 if newest is None else -newest
+        ids = cast("list[bytes]", self.connection.zrange(BATCHES, start, -1))
+        return [as_text(each) for each in ids]
 
     def _look(self, ids: Sequence[str]) -> list[Batch]:
         """Those of the batches that exist, in one call."""
