@@ -20,7 +20,7 @@ from h3farm.engine._estimate import Estimate
 from h3farm.engine._native import Context, version
 from h3farm.engine._phases import Job, render_job
 from h3farm.engine.embeddings import Embeddings
-from h3farm.engine.errors import Cancelled
+from h3farm.engine.errors import Cancelled, OutOfMemory
 from h3farm.engine.limits import Limits
 from h3farm.engine.machine import Machine
 from h3farm.engine.measurements import Measurement, Measurements, Setting
@@ -152,13 +152,16 @@ class Engine:
 
     def _render(self, job: Job, path: Path) -> RenderResult:
         self._context.reset_memory_peak()
-        finished = render_job(
-            job,
-            open_model=lambda: self._opened(path, job.limits),
-            context=self._context,
-            ffmpeg=self._ffmpeg,
-            machine=self._machine,
-        )
+        try:
+            finished = render_job(
+                job,
+                open_model=lambda: self._opened(path, job.limits),
+                context=self._context,
+                ffmpeg=self._ffmpeg,
+                machine=self._machine,
+            )
+        except MemoryError as error:  # Python's own, for an array beside those of the C engine
+            raise OutOfMemory(f"the machine's memory does not suffice: {error}") from error
         return RenderResult(**finished)
 
     def _setting(self, model: Model) -> Setting:

@@ -18,6 +18,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from h3farm.engine._native import VideoVae
 from h3farm.engine.errors import (
     Cancelled,
     CheckpointError,
@@ -442,6 +443,21 @@ def test_a_disk_that_fills_meanwhile_is_noticed_before_the_next_phase_writes(
             on_progress=follow,
         )
     assert seen[-1] == reached
+
+
+def test_an_array_that_finds_no_memory_is_want_of_memory_too(
+    render: Render, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not only the C engine allocates."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryError("Unable to allocate 60.0 MiB for an array")
+
+    monkeypatch.setattr(VideoVae, "new_carry", refuse)
+    with pytest.raises(OutOfMemory, match="does not suffice: Unable to allocate 60"):
+        render()
+    monkeypatch.undo()
+    assert render().video.exists()
 
 
 def test_a_model_that_is_no_model_is_named(render: Render, tmp_path: Path) -> None:
