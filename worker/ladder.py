@@ -66,7 +66,7 @@ class Ladder:
 
         A single crash may have been a power cut: it takes two in one place to blame the render.
         """
-        chance = bool(job.crash_places) and max(Counter(job.crash_places).values()) < 2
+        chance = job.crashes > 0 and max(Counter(job.crash_places).values(), default=0) < 2
         if not job.retries or job.rung is None or chance:
             return
         known = self._read() | {self._key(job.spec): job.rung}

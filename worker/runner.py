@@ -392,7 +392,8 @@ class Runner:
             self._hold(job, verdict)
             raise Held(job.id) from error
         logger.error("%s: failed: %s", job.id, verdict.reason, exc_info=error)
-        self._end(job, State.FAILED, **verdict.changes)
+        place = place_of(self._progress) or job.place
+        self._end(job, State.FAILED, place=place, **verdict.changes)
         raise Failed(verdict.reason) from error
 
     def _count_saved(self, saved: Mapping[str, int]) -> None:

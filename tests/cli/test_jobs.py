@@ -251,7 +251,7 @@ def test_show_tells_where_a_job_stood_and_what_was_changed(
     job = queue.submit(spec())
     queue.records.move(job.id, State.RUNNING, place="denoise 12 of 20", rung="fewer threads")
     out = h3farm("show", job.id).out
-    assert "resume at   denoise 12 of 20\n" in out
+    assert "reached     denoise 12 of 20\n" in out
     assert "changed     fewer threads (as such jobs needed it before)\n" in out
 
 

@@ -247,7 +247,7 @@ def test_a_failed_job_shows_where_it_stood_and_what_was_changed(
         job.id, "running", place="denoise 12 of 20", rung="fewer threads", retries=["fewer threads"]
     )
     page = client.get(f"/jobs/{job.id}").text
-    assert "<dt>Resume point</dt><dd>denoise 12 of 20</dd>" in page
+    assert "<dt>Reached</dt><dd>denoise 12 of 20</dd>" in page
     assert "<dt>Rendered with</dt><dd>fewer threads, after a failure</dd>" in page
 
 

@@ -91,9 +91,10 @@ def test_another_machine_begins_at_the_top(tmp_path: Path) -> None:
     [
         (JOB, False),
         (replace(JOB, rung=ONE_NETWORK), False),  # it began there: nothing new
-        (replace(HELPED, crash_places=["denoise 3 of 20"]), False),  # may have been a power cut
-        (replace(HELPED, crash_places=["denoise 3 of 20", "denoise 9 of 20"]), False),
-        (replace(HELPED, crash_places=["denoise 3 of 20", "denoise 3 of 20"]), True),
+        (replace(HELPED, crashes=1), False),  # may have been a power cut
+        (replace(HELPED, crashes=1, crash_places=["denoise 3 of 20"]), False),
+        (replace(HELPED, crashes=2, crash_places=["denoise 3 of 20", "denoise 9 of 20"]), False),
+        (replace(HELPED, crashes=2, crash_places=["denoise 3 of 20", "denoise 3 of 20"]), True),
     ],
 )
 def test_only_what_helped_is_remembered(tmp_path: Path, job: RenderJob, learnt: bool) -> None:

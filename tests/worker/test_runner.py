@@ -366,6 +366,7 @@ def test_a_render_that_stands_still_is_stopped_and_says_where(queue: RenderQueue
     try_again(queue, runner, job)
     with pytest.raises(Failed):
         runner.run(job.id)
+    assert queue.get(job.id).place == "denoise 3 of 20"
     error = queue.get(job.id).error or {}
     assert error["kind"] == "stalled"
     assert error["sentence"].startswith(

@@ -161,7 +161,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> int:
         ("same as", job.same_as or ""),
         ("batch", job.batch or ""),
         ("attempts", str(job.attempts) if job.attempts > 1 else ""),
-        ("resume at", job.place if job.place and job.state is not State.DONE else ""),
+        ("reached", job.place if job.place and job.state is not State.DONE else ""),
         ("changed", words.rung(job)),
     ]
     if job.result:
