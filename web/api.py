@@ -5,7 +5,7 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from h3farm.engine.spec import RenderSpec
-from h3farm.web.bodies import switch_in, text_in
+from h3farm.web.bodies import schedule_in, switch_in, text_in
 from h3farm.web.errors import BadRequestError
 from h3farm.web.farm import farm
 from h3farm.web.forms import priority_of
@@ -57,7 +57,7 @@ def jobs() -> JSON:
 def submit() -> tuple[JSON, int]:
     """Queue `{"spec": {...}, "priority": "normal", "key": "...", "again": false}`."""
     body = request.get_json()
-    parts = {"spec", "priority", "key", "again", "anyway"}
+    parts = {"spec", "priority", "key", "again", "anyway", "not_before", "window"}
     if not isinstance(body, dict) or not set(body) <= parts:
         raise BadRequestError(
             'the body must be {"spec": {...}, "priority": "normal", "anyway": false}'
@@ -69,6 +69,7 @@ def submit() -> tuple[JSON, int]:
         key=text_in(body, "key"),
         again=switch_in(body, "again"),
         anyway=switch_in(body, "anyway"),
+        schedule=schedule_in(body),
     )
     return job.to_json(), 201
 

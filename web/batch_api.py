@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Blueprint, request
 
-from h3farm.web.bodies import switch_in, text_in
+from h3farm.web.bodies import schedule_in, switch_in, text_in
 from h3farm.web.errors import BadRequestError
 from h3farm.web.farm import farm
 from h3farm.web.forms import priority_of
@@ -16,7 +16,8 @@ from h3farm.worker.queue.schedule import parse_moment
 from h3farm.worker.queue.wordlists import Wordlists
 
 MAX_BATCH_BODY = 16 * 1024 * 1024
-ORDERS = ("priority", "key", "again", "anyway", "plan")  # beside the parts of a description
+# Beside the parts of a description.
+ORDERS = ("priority", "key", "again", "anyway", "not_before", "window", "plan")
 
 blueprint = Blueprint("batch_api", __name__, url_prefix="/api/batches")
 
@@ -48,7 +49,15 @@ def submit() -> tuple[JSON, int]:
             specs, name=description.name, draw_seed=description.draw_seed, again=again
         )
         return plan.to_json(), 200
-    batch = queue.submit_many(specs, name=description.name, priority=priority, key=key, again=again)
+    batch = queue.submit_many(
+        specs,
+        name=description.name,
+        priority=priority,
+        key=key,
+        again=again,
+        anyway=switch_in(body, "anyway"),
+        schedule=schedule_in(body),
+    )
     return batch.to_json(), 201
 
 

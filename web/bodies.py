@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from h3farm.web.errors import BadRequestError
+from h3farm.worker.queue.job import utc_now
+from h3farm.worker.queue.schedule import Schedule
 
 
 def switch_in(body: Mapping[str, Any], name: str) -> bool:
@@ -20,3 +22,8 @@ def text_in(body: Mapping[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise BadRequestError(f"{name} must be a text", name)
     return value
+
+
+def schedule_in(body: Mapping[str, Any]) -> Schedule:
+    """When the jobs may run: the parts `not_before` and `window`; BadSchedule."""
+    return Schedule.parse(text_in(body, "not_before"), text_in(body, "window"), utc_now())

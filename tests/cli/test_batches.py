@@ -218,3 +218,17 @@ def test_a_batch_is_controlled_by_its_name(queue: RenderQueue, h3farm: H3farm) -
     answer = h3farm("batch", "pause", "foxes", "--until", "soon")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("h3farm: until is 'soon': it must be 22:00")
+
+
+def test_a_submit_may_be_for_later(queue: RenderQueue, h3farm: H3farm) -> None:
+    assert h3farm("submit", "fox", "--not-before", "+8h").code == 0
+    assert h3farm("submit", "fox", "--count", "2", "--not-before", "+8h").code == 0
+    assert [job.state for job in queue.list()] == [State.SCHEDULED] * 3
+    h3farm("submit", "owl", "--window", "00:00-23:59")
+    assert "00:00-23:59" in [job.window for job in queue.list()]
+    for option in ("--not-before", "--window"):
+        answer = h3farm("submit", "fox", option, "soon")
+        assert (answer.code, answer.out) == (2, "")
+        field = option[2:].replace("-", "_")
+        assert answer.err.startswith(f"h3farm: {field} is 'soon': it must be ")
+    assert len(queue.list()) == 4

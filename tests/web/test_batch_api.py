@@ -103,6 +103,16 @@ def test_a_wrong_body_is_refused(
     assert queue.list() == []
 
 
+def test_a_disk_that_is_too_small_is_told_unless_it_is_to_be_anyway(
+    client: FlaskClient, queue: RenderQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue.machine, "free_disk", lambda folder: (1, 1000))
+    answer = client.post("/api/batches", json=BATCH)
+    assert answer.status_code == 507
+    assert (answer.json or {})["error"]["kind"] == "not_enough_disk"
+    assert client.post("/api/batches", json=BATCH | {"anyway": True}).status_code == 201
+
+
 def test_an_unknown_batch_is_404(client: FlaskClient) -> None:
     for path in ("/api/batches/nope", "/api/batches/nope/jobs"):
         answer = client.get(path)
@@ -131,3 +141,15 @@ def test_a_batch_is_controlled(client: FlaskClient, queue: RenderQueue) -> None:
     assert answer.status_code == 422
     assert (answer.json or {})["error"]["field"] == "until"
     assert client.post("/api/batches/nope/cancel").status_code == 404
+
+
+def test_renders_may_be_for_later(client: FlaskClient, queue: RenderQueue) -> None:
+    later = {"not_before": "+8h"}
+    body = {"spec": {"prompt": "a", "model": "tiny-h3"}}
+    assert (client.post("/api/jobs", json=body | later).json or {})["state"] == "scheduled"
+    batch = client.post("/api/batches", json=BATCH | later).json or {}
+    assert batch["counts"] == {"scheduled": 4}
+    answer = client.post("/api/batches", json=BATCH | {"window": "all night"})
+    assert answer.status_code == 422
+    assert (answer.json or {})["error"]["field"] == "window"
+    assert len(queue.list()) == 5

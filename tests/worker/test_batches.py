@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from h3farm.worker.queue import RenderQueue, State, StoreUnavailable, batch_subm
 from h3farm.worker.queue.batch import batch_name
 from h3farm.worker.queue.errors import JobNotSaved, UnknownBatch, UnknownModel
 from h3farm.worker.queue.faults import BatchError
-from h3farm.worker.queue.job import RenderJob, utc_now
+from h3farm.worker.queue.job import RenderJob, stamp, utc_now
 from h3farm.worker.queue.manifests import submitting
+from h3farm.worker.queue.schedule import Schedule
 
 KILLED = Path(__file__).parent / "killed_submit.py"
 BUSY = Path(__file__).parent / "busy_submit.py"
@@ -481,3 +483,19 @@ def test_the_manifest_on_disk_names_the_jobs(queue: RenderQueue) -> None:
     manifest = json.loads((queue.settings.batches / f"{batch.id}.json").read_text())
     assert manifest["job_ids"] == queue.batch_job_ids(batch.id)
     assert (manifest["name"], manifest["key"], manifest["jobs"]) == ("foxes", "k", 2)
+
+
+def test_a_batch_may_wait_for_its_time(queue: RenderQueue) -> None:
+    moment = stamp(utc_now() + timedelta(hours=8))
+    batch = queue.submit_many(specs(2), schedule=Schedule(not_before=moment))
+    job = queue.submit(spec("one", seed=1), schedule=Schedule(not_before=moment))
+    assert batch.counts == {"scheduled": 2}
+    assert (job.state, job.position, job.not_before) == (State.SCHEDULED, None, moment)
+    queue.promote_due()
+    assert queue.get(job.id).state is State.SCHEDULED
+    for job_id in (*queue.batch_job_ids(batch.id), job.id):
+        past = stamp(utc_now() - timedelta(seconds=1))
+        queue.connection.hset(f"h3farm:job:{job_id}", "not_before", f'"{past}"')
+    queue.promote_due()
+    assert [each.spec.prompt for each in queue.list({"queued"})] == ["prompt 0", "prompt 1", "one"]
+    assert_invariants(queue)

@@ -5,7 +5,7 @@ import sys
 
 from h3farm.engine.geometry import FPS
 from h3farm.worker.cli import exits, words
-from h3farm.worker.cli.batch_options import described
+from h3farm.worker.cli.batch_options import described, schedule_of
 from h3farm.worker.queue import RenderQueue, Settings, State, quantities
 from h3farm.worker.queue.batch import Batch
 from h3farm.worker.queue.expansion import expand
@@ -39,6 +39,7 @@ def submit_batch(arguments: argparse.Namespace, settings: Settings) -> int:
             key=arguments.key,
             again=arguments.again,
             anyway=arguments.anyway,
+            schedule=schedule_of(arguments),
         )
         if queue.worker() is None:
             print("note: no worker is running; the batch waits for one", file=sys.stderr)

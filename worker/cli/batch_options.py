@@ -10,6 +10,8 @@ from h3farm.engine.spec import SpecError, draw_seed
 from h3farm.worker.cli.spec_options import choose_model, given_fields
 from h3farm.worker.queue import tables
 from h3farm.worker.queue.description import Description
+from h3farm.worker.queue.job import utc_now
+from h3farm.worker.queue.schedule import Schedule
 from h3farm.worker.queue.tables import Row
 
 FILES: tuple[tuple[str, Callable[[str, str], list[Row]], str], ...] = (
@@ -61,12 +63,23 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         help="show what would be queued, and queue nothing",
     )
     parser.add_argument(
+        "--not-before", metavar="WHEN", help="not before a moment: 22:00, +8h, 2026-12-24 22:00"
+    )
+    parser.add_argument(
+        "--window", metavar="FROM-TO", help="only in this time of every day, e.g. 22:00-07:00"
+    )
+    parser.add_argument(
         "--key",
         help="with a key that was given before nothing is queued: the answer is the first one's",
     )
     parser.add_argument(
         "--again", action="store_true", help="render also what has been rendered already"
     )
+
+
+def schedule_of(arguments: argparse.Namespace) -> Schedule:
+    """When the jobs may run; BadSchedule."""
+    return Schedule.parse(arguments.not_before, arguments.window, utc_now())
 
 
 def is_batch(arguments: argparse.Namespace) -> bool:

@@ -6,7 +6,7 @@ import time
 
 from h3farm.worker.cli import exits, words
 from h3farm.worker.cli.batch_commands import submit_batch
-from h3farm.worker.cli.batch_options import is_batch
+from h3farm.worker.cli.batch_options import is_batch, schedule_of
 from h3farm.worker.cli.spec_options import given_fields, make_spec
 from h3farm.worker.queue import (
     OVER,
@@ -37,6 +37,7 @@ def submit(arguments: argparse.Namespace, settings: Settings) -> int:
             key=arguments.key,
             again=arguments.again,
             anyway=arguments.anyway,
+            schedule=schedule_of(arguments),
         )
         for warning in job.spec.warnings():
             print(f"note: {warning}", file=sys.stderr)

@@ -18,6 +18,7 @@ from h3farm.worker.queue.manifests import submitting
 from h3farm.worker.queue.plan import Plan, PlannedJob, make_plan
 from h3farm.worker.queue.room import check_room
 from h3farm.worker.queue.same import distinct
+from h3farm.worker.queue.schedule import AT_ONCE, Schedule
 from h3farm.worker.queue.states import Priority, State
 from h3farm.worker.queue.submission import Submission
 
@@ -34,13 +35,14 @@ class BatchSubmission(Submission):
         key: str | None = None,
         again: bool = False,
         anyway: bool = False,
+        schedule: Schedule = AT_ONCE,
     ) -> Batch:
         """Queue renders as one batch, in their order: all or none, in one call to the store.
 
         name: may hold `{date}`, `{time}` and `{jobs}`; another batch of this name makes it end in a
-        number. Equal specs in it are queued once. key, again, anyway: as for `submit`; the answer
-        to a key that was given before is the first batch. BatchError, UnknownModel, NotEnoughDisk
-        and JobNotSaved queue nothing.
+        number. Equal specs in it are queued once. key, again, anyway, schedule: as for `submit`;
+        the answer to a key that was given before is the first batch. BatchError, UnknownModel,
+        NotEnoughDisk and JobNotSaved queue nothing.
         """
         _check_count(len(specs))
         with store_errors(self.settings), submitting(self.settings.submit_lock):
@@ -57,7 +59,8 @@ class BatchSubmission(Submission):
                 "left_out": len(specs) - len(wanted),
             }
             record["id"] = self._new_batch_id(moment, len(wanted))
-            jobs = _jobs(record, wanted, self.records.next_orders(len(wanted)))
+            orders = self.records.next_orders(len(wanted))
+            jobs = _jobs(record, wanted, orders, schedule, schedule.state(moment))
             with self._prepared([job.id for job in jobs], record["id"]):
                 if not again:
                     jobs = self.known(jobs)
@@ -157,16 +160,22 @@ def _check_count(count: int) -> None:
 
 
 def _jobs(
-    record: Mapping[str, Any], specs: Sequence[RenderSpec], orders: Sequence[str]
+    record: Mapping[str, Any],
+    specs: Sequence[RenderSpec],
+    orders: Sequence[str],
+    schedule: Schedule,
+    state: State,
 ) -> list[RenderJob]:
     """The jobs of a batch with their places in line, none of them queued yet."""
     return [
         RenderJob(
             id=job_id,
             spec=spec,
-            state=State.QUEUED,
+            state=state,
             priority=Priority(record["priority"]),
             created_at=record["created_at"],
+            not_before=schedule.not_before,
+            window=schedule.window,
             batch=record["id"],
             batch_index=index,
             order=order,

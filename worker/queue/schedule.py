@@ -12,6 +12,8 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Self
 
 from h3farm.worker.queue.errors import BadSchedule
+from h3farm.worker.queue.job import stamp
+from h3farm.worker.queue.states import State
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
@@ -120,3 +122,24 @@ def held(
     if window and (start := Window.parse(window).interval(now, zone)[0]) > now:
         return f"outside its nightly window {window}: it opens at {shown(start, now, zone)}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a job may run: from a moment on (a UTC stamp), in a nightly window ("22:00-07:00")."""
+
+    not_before: str | None = None
+    window: str | None = None
+
+    @classmethod
+    def parse(cls, not_before: str | None, window: str | None, now: datetime) -> Self:
+        """From what a user says; BadSchedule."""
+        moment = parse_moment(not_before, now, "not_before") if not_before else None
+        return cls(stamp(moment) if moment else None, str(Window.parse(window)) if window else None)
+
+    def state(self, now: datetime) -> State:
+        """What a new job is by it."""
+        return State.SCHEDULED if held(self.not_before, self.window, now) else State.QUEUED
+
+
+AT_ONCE = Schedule()

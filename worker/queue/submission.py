@@ -14,7 +14,8 @@ from h3farm.worker.queue.job import RenderJob, stamp
 from h3farm.worker.queue.manifests import submitting
 from h3farm.worker.queue.room import check_room
 from h3farm.worker.queue.same import Same
-from h3farm.worker.queue.states import Priority, State
+from h3farm.worker.queue.schedule import AT_ONCE, Schedule
+from h3farm.worker.queue.states import Priority
 
 MAX_KEY = 200
 
@@ -30,6 +31,7 @@ class Submission(Batches, Same):
         key: str | None = None,
         again: bool = False,
         anyway: bool = False,
+        schedule: Schedule = AT_ONCE,
     ) -> RenderJob:
         """Queue a render behind all jobs of the same or a higher priority; returns the stored job.
 
@@ -39,6 +41,7 @@ class Submission(Batches, Same):
         key: the same one again queues nothing and returns the first job. again: render what has
         been rendered; without it the new job is done at once, `same_as` the one with the video.
         anyway: without NotEnoughDisk; a render that finds the disk full waits until it has room.
+        schedule: when it may run; until then it is `scheduled`.
         """
         with store_errors(self.settings), submitting(self.settings.submit_lock):
             if (first := self._first(key)) is not None:
@@ -48,9 +51,11 @@ class Submission(Batches, Same):
             job = RenderJob(
                 id=self._new_id(moment),
                 spec=spec.with_seed(),
-                state=State.QUEUED,
+                state=schedule.state(moment),
                 priority=Priority(priority),
                 created_at=stamp(moment),
+                not_before=schedule.not_before,
+                window=schedule.window,
                 key=key,
                 order=self.records.next_orders()[0],
             )
