@@ -8,7 +8,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
-from h3farm.worker.queue import RenderJob, RenderQueue, State, quantities
+from h3farm.worker.queue import (
+    RenderJob,
+    RenderQueue,
+    State,
+    StoreUnavailable,
+    quantities,
+)
 from h3farm.worker.queue.job import utc_now
 from h3farm.worker.queue.room import shortages
 from h3farm.worker.retention import size_of
@@ -44,8 +50,13 @@ class Holds:
                 self._let_go(job)
 
     def _let_go(self, job: RenderJob) -> None:
-        # Checked by the store: it may have been cancelled or resumed in this moment.
-        if self._queue.let_go(job, hold=None):
+        try:
+            # Checked by the store: it may have been cancelled or resumed in this moment.
+            gone_on = self._queue.let_go(job, hold=None)
+        except StoreUnavailable as error:
+            logger.warning("%s is let go on later: %s", job.id, error)
+            return
+        if gone_on:
             logger.info("%s: there is room again: it goes on", job.id)
 
     def _may_go_on(self, job: RenderJob) -> bool:

@@ -10,7 +10,7 @@ from farmtest import BOUND_S, WorkerProcess, eventually, run_to_end, spec
 from h3farm.engine.disk_sizes import disk_for_output, disk_for_work
 from h3farm.engine.machine import Machine
 from h3farm.worker.holds import PATIENCE, Holds
-from h3farm.worker.queue import RenderJob, RenderQueue, State
+from h3farm.worker.queue import RenderJob, RenderQueue, State, StoreUnavailable
 from h3farm.worker.queue.job import stamp
 from h3farm.worker.queue.room import RESERVE_BYTES
 
@@ -116,6 +116,25 @@ def test_memory_is_waited_for(queue: RenderQueue, machine: Fake) -> None:
     holds.tick()
     assert queue.get(job.id).state is State.PAUSED
     machine.memory = 1000
+    holds.tick()
+    assert queue.get(job.id).state is State.QUEUED
+
+
+def test_a_store_that_is_away_in_that_moment_is_asked_again(
+    queue: RenderQueue, machine: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = held(queue, "memory", needed_bytes=1000)
+    holds = Holds(queue, clock=lambda: START)
+    holds.tick()
+    machine.memory = 1000
+
+    def away(*_: object, **__: object) -> bool:
+        raise StoreUnavailable("The farm is not running.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(queue), "let_go", away)
+        holds.tick()
+    assert queue.get(job.id).state is State.PAUSED
     holds.tick()
     assert queue.get(job.id).state is State.QUEUED
 
