@@ -26,6 +26,7 @@ from rq.utils import now
 from rq.worker.base import WorkerStatus
 
 from h3farm.worker import ballast
+from h3farm.worker.executions import Failed, Held, Interrupted, Stopped
 from h3farm.worker.identity import process_start
 from h3farm.worker.queue import RenderQueue, StoreUnavailable
 from h3farm.worker.queue.core import (
@@ -39,7 +40,7 @@ from h3farm.worker.queue.errors import Superseded
 from h3farm.worker.queue.job import utc_now
 from h3farm.worker.queue.returning import put_back
 from h3farm.worker.recovery import START_FIELD
-from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
+from h3farm.worker.runner import Runner
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ import redis
 from h3farm.engine.errors import EngineError
 from h3farm.engine.machine import Machine
 from h3farm.worker import ballast
+from h3farm.worker.executions import RenderEngine
 from h3farm.worker.holds import Holds
 from h3farm.worker.identity import ProcessLock, Taken
 from h3farm.worker.jobs import RUNNER
@@ -25,7 +26,7 @@ from h3farm.worker.queue.process import end_with_parent, log_to
 from h3farm.worker.recovery import live_workers, recover
 from h3farm.worker.resident import HEARTBEAT_GRACE_S, HEARTBEAT_S, ResidentWorker
 from h3farm.worker.retention import Sweeper
-from h3farm.worker.runner import RenderEngine, Runner
+from h3farm.worker.runner import Runner
 
 logger = logging.getLogger(__name__)
 

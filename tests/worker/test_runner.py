@@ -22,10 +22,11 @@ from h3farm.engine.errors import (
 )
 from h3farm.engine.limits import Limits
 from h3farm.engine.progress import Progress
+from h3farm.worker.executions import Failed, Held, Interrupted, Stopped
 from h3farm.worker.ladder import FEWER_THREADS, ONE_NETWORK
 from h3farm.worker.queue import RenderJob, RenderQueue, State
 from h3farm.worker.queue.returning import put_back
-from h3farm.worker.runner import Failed, Held, Interrupted, Runner, Stopped
+from h3farm.worker.runner import Runner
 from h3farm.worker.watchdog import LOOK_S, Watchdog
 
 
