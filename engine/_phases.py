@@ -220,7 +220,9 @@ class _Render:
     def _encode(self) -> Floats:
         """The prompt's embedding [tokens, text_dim]."""
         key = key_of(self.model, self.context.isa, self.ids)
-        kept = self.job.embeddings.find(key) if self.job.embeddings else None
+        # With pictures in the prompt its ids alone do not tell what is encoded.
+        embeddings = self.job.embeddings if self.spec.task == "t2va" else None
+        kept = embeddings.find(key) if embeddings else None
         if kept is not None:
             self._note(f"prompt: {len(self.ids)} tokens, encoded before")
             self.saved = {"opens": 1, "bytes": self.model.weight_bytes("text_encoder")}
@@ -228,9 +230,9 @@ class _Render:
         self._note(f"prompt: {len(self.ids)} tokens")
         self._follow("encode")
         text = self.model.encoder.encode(self.ids)
-        if self.job.embeddings:
-            self.job.embeddings.keep(key, text)
-            self._encode_ahead(self.job.embeddings)
+        if embeddings:
+            embeddings.keep(key, text)
+            self._encode_ahead(embeddings)
         return text
 
     def _encode_ahead(self, embeddings: Embeddings) -> None:
