@@ -1,6 +1,7 @@
 """A batch is cancelled, paused, resumed and retried as a whole."""
 
 import random
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -161,3 +162,27 @@ def test_a_retried_job_runs_again(queue: RenderQueue, start_worker: Start) -> No
     job = run_to_end(queue, failed.id)
     # Tried as often again: what it was tried with before does not count against it.
     assert (job.state, job.attempts) == (State.FAILED, 2 * failed.attempts)
+
+
+def test_many_who_control_one_batch_at_once_do_not_disturb_each_other(queue: RenderQueue) -> None:
+    batch = submit(queue, "a", "b", "c", "d")
+    faults: list[Exception] = []
+
+    def control() -> None:
+        with RenderQueue(queue.settings) as own:
+            try:
+                for _ in range(5):
+                    own.pause_batch(batch.id)
+                    own.resume_batch(batch.id)
+            except Exception as error:  # noqa: BLE001 - told below
+                faults.append(error)
+
+    threads = [threading.Thread(target=control) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    queue.resume_batch(batch.id)
+    assert states(queue, batch) == [State.QUEUED] * 4
+    assert_invariants(queue)

@@ -5,9 +5,10 @@ the job: a folder that has none is not a job, and nothing may bring it back.
 """
 
 import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,16 @@ class JobFolders:
 
     def write(self, job_id: str, record: Mapping[str, Any]) -> None:
         """Make the record of a job durable; JobNotSaved when the disk refuses."""
+        self.update(job_id, lambda: record)
+
+    def update(self, job_id: str, now: Callable[[], Mapping[str, Any]]) -> None:
+        """`write` what `now` says when nobody else writes: of two writers the last has the newest,
+        and the temporary file, which has one name, one owner.
+        """
         try:
             self.path(job_id).mkdir(parents=True, exist_ok=True)
-            write_durably(self.path(job_id) / RECORD, _content(record))
+            with _alone(self.path(job_id)):
+                write_durably(self.path(job_id) / RECORD, _content(now()))
         except (OSError, DiskError) as error:
             raise JobNotSaved(f"Job {job_id} could not be written to disk: {error}.") from error
 
@@ -108,18 +116,22 @@ class JobFolders:
         """`write` for many records at the price of a few flushes: each is whole, old or new, after
         a crash at any moment. JobNotSaved when the disk refuses.
         """
+        if not records:
+            return None
         if len(records) == 1:
             return self.write(*next(iter(records.items())))
         places = {self.path(job_id) / RECORD: record for job_id, record in records.items()}
-        temporary = {path: path.with_name(f".{RECORD}.tmp") for path in places}
+        # Another name than that of `write`, which a worker may be at; and one writer at a time.
+        temporary = {path: path.with_name(f".{RECORD}.many.tmp") for path in places}
         try:
-            for path, record in places.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary[path].write_bytes(_content(record))
-            sync_many(temporary.values())
-            for path, written in temporary.items():
-                written.replace(path)
-            sync_many(places)
+            with _alone(self._root):
+                for path, record in places.items():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    temporary[path].write_bytes(_content(record))
+                sync_many(temporary.values())
+                for path, written in temporary.items():
+                    written.replace(path)
+                sync_many(places)
         except (OSError, DiskError) as error:
             raise JobNotSaved(f"Jobs could not be written to disk: {error}.") from error
         return None
@@ -144,3 +156,13 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

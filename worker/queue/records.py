@@ -11,6 +11,7 @@ Keys: `h3farm:job:<id>` (hash: `state` and `priority` as words, the rest as JSON
 numbers), `h3farm:events` (channel).
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -208,7 +209,8 @@ class Records:
         if not moved:
             raise InvalidTransition(job_id, found.decode() or "gone", to)
         job = self.get(job_id)
-        if not ends:
+        # A client that saved a wish meanwhile may have put the older record back.
+        if not ends or (self.folders.read(job_id) or {}).get("state") != job.state:
             self._write_folder(job, job.state, {})
         return job
 
@@ -371,15 +373,17 @@ class Records:
 
     def save_folder(self, job_id: str) -> None:
         """Bring the job's folder up to date, after changes that were made in a transaction."""
-        try:
-            job = self.get(job_id)
-        except UnknownJob:
-            return
-        self._write_folder(job, job.state, {})
+        if self.exists(job_id):
+            with contextlib.suppress(UnknownJob):
+                self.folders.update(job_id, lambda: self.get(job_id).durable())
 
     def save_folders(self, job_ids: Iterable[str]) -> None:
         """`save_folder` for many, at the price of a few flushes."""
-        self.folders.write_many({job.id: job.durable() for job in self.get_many(job_ids)})
+        records = {job.id: job.durable() for job in self.get_many(job_ids)}
+        self.folders.write_many(records)
+        for job in self.get_many(records):
+            if job.durable() != records[job.id]:  # its worker wrote meanwhile: ours is the older
+                self.save_folder(job.id)
 
     def _write_folder(self, job: RenderJob, to: State, fields: Mapping[str, Any]) -> None:
         changed = {name: value for name, value in fields.items() if name != "progress"}
