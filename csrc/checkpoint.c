@@ -243,13 +243,16 @@ static void format_name(char name[H3F_MAX_NAME], const char *format, va_list arg
     vsnprintf(name, H3F_MAX_NAME, format, args);
 }
 
+static void show_shape(char *text, size_t room, int32_t axes, const int64_t *shape) {
+    size_t used = 0;
+    for (int32_t i = 0; i < axes && used < room; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s%" PRId64, i ? ", " : "", shape[i]);
+}
+
 static int wrong_shape(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor,
                        const char *expected) {
     char found[8 * 24] = "";
-    size_t used = 0;
-    for (int32_t i = 0; i < tensor->ndim; i++)
-        used += (size_t)snprintf(found + used, sizeof found - used, "%s%" PRId64, i ? ", " : "",
-                                 tensor->shape[i]);
+    show_shape(found, sizeof found, tensor->ndim, tensor->shape);
     return h3f_fail(checkpoint->ctx, H3F_ETENSOR, "%s: tensor '%s' has shape [%s], expected [%s]",
                     tensor->file, tensor->name, found, expected);
 }
@@ -331,6 +334,28 @@ int h3f_find_matrix(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols
     if (status == H3F_OK)
         *matrix = plain_matrix(&found->tensor, 0, rows, cols);
     return status;
+}
+
+int h3f_find_tensor(const h3f_checkpoint *checkpoint, int32_t axes, const int64_t *shape,
+                    h3f_tensor *tensor, const char *format, ...) {
+    char name[H3F_MAX_NAME], expected[8 * 24] = "";
+    va_list args;
+    va_start(args, format);
+    format_name(name, format, args);
+    va_end(args);
+    const entry *found = look_up(checkpoint, name);
+    if (!found)
+        return missing(checkpoint, name);
+    bool good = found->tensor.ndim == axes;
+    for (int32_t i = 0; good && i < axes; i++)
+        good = found->tensor.shape[i] == shape[i];
+    if (!good) {
+        show_shape(expected, sizeof expected, axes, shape);
+        return wrong_shape(checkpoint, &found->tensor, expected);
+    }
+    H3F_TRY(h3f_check_dtype(checkpoint, &found->tensor));
+    *tensor = found->tensor;
+    return H3F_OK;
 }
 
 int h3f_read_vector(const h3f_checkpoint *checkpoint, int64_t count, float *out, const char *format,

@@ -19,6 +19,11 @@ bool h3f_checkpoint_has(const h3f_checkpoint *checkpoint, const char *name);
 int h3f_find_matrix(const h3f_checkpoint *checkpoint, int64_t rows, int64_t cols, h3f_mat *matrix,
                     const char *name, ...) __attribute__((format(printf, 5, 6)));
 
+/* The tensor of exactly that shape, [shape[0], ..., shape[axes - 1]], as it is stored. */
+int h3f_find_tensor(const h3f_checkpoint *checkpoint, int32_t axes, const int64_t *shape,
+                    h3f_tensor *tensor, const char *name, ...)
+    __attribute__((format(printf, 5, 6)));
+
 /* H3F_EDTYPE, naming the type found, unless it is one that is computed with. */
 int h3f_check_dtype(const h3f_checkpoint *checkpoint, const h3f_tensor *tensor);
 

@@ -68,7 +68,8 @@ H3F_API void h3f_cancel(h3f_context *ctx);
 H3F_API void h3f_cancel_clear(h3f_context *ctx);
 H3F_API int32_t h3f_cancelled(const h3f_context *ctx);
 
-/* `stage` is a static string ("text_encoder", "adaln", "denoise", "video_vae", "audio_vae"); done counts
+/* `stage` is a static string ("text_encoder", "vision", "adaln", "denoise", "video_vae",
+ * "video_encoder", "audio_vae"); done counts
  * layers, blocks or tiles of the running call up to total. Called on the calling thread. */
 typedef void (*h3f_progress_fn)(void *user, const char *stage, int64_t done, int64_t total);
 H3F_API void h3f_on_progress(h3f_context *ctx, h3f_progress_fn fn, void *user); /* fn may be NULL */
@@ -281,6 +282,48 @@ H3F_API int h3f_video_vae_decode_raw(h3f_video_vae *vae, const h3f_latent *laten
  * A value that is not finite is H3F_ENUMERIC. */
 H3F_API int h3f_pixels_to_rgb(h3f_context *ctx, const float *pixels, int32_t frames, int32_t height,
                               int32_t width, uint8_t *rgb);
+
+/* ---- video VAE encoder: pictures and clips to the posterior of their latent ------------------ */
+
+typedef struct h3f_video_encoder h3f_video_encoder;
+
+enum { H3F_VIDEO_MAX_LEVELS = 8 };
+
+typedef struct h3f_video_encoder_config {
+    int32_t latent_channels;
+    int32_t levels;
+    int32_t channels[8];
+    int32_t spatial[8];  /* by what a level divides the sides: 1 or 2 */
+    int32_t temporal[8]; /* and the frames, rounded up; more than 1 only where the sides shrink */
+    int32_t resnets;     /* residual blocks of a level */
+    int32_t groups;      /* of the norms; divides the channels of every level */
+    float norm_eps;
+    int32_t clip_length, token_drop; /* 17, 3 */
+    int32_t tile, tile_overlap;      /* pixels; tile 0: no tiling */
+} h3f_video_encoder_config;
+
+/* Checks every tensor of the encoder against the config. The checkpoint stays the caller's. */
+H3F_API int h3f_video_encoder_open(h3f_context *ctx, const h3f_checkpoint *checkpoint,
+                                   const h3f_video_encoder_config *config,
+                                   h3f_video_encoder **encoder);
+H3F_API void h3f_video_encoder_close(h3f_video_encoder *encoder); /* NULL is allowed */
+
+/* A picture (frames 1) or a clip: [frames, height, width, 3] u8. */
+typedef struct h3f_rgb {
+    const uint8_t *data;
+    int32_t frames, height, width;
+} h3f_rgb;
+
+/* Latent frames that so many frames become: 1 for one; else 5 for every 17 begun, less the 3 dropped
+ * at the end. */
+H3F_API int32_t h3f_video_encoder_latents(const h3f_video_encoder *encoder, int32_t frames);
+
+/* The posterior: mean and log variance (clamped to -30 .. 20), each [latent_channels, latents,
+ * height / 16, width / 16] f32, in the VAE's own scale. The sides are multiples of 16, and of 32 or
+ * more. A clip's last frame is repeated up to whole clips of 17. Progress and cancel by tile and
+ * level. */
+H3F_API int h3f_video_encoder_encode(h3f_video_encoder *encoder, const h3f_rgb *rgb, float *mean,
+                                     float *logvar);
 
 /* ---- audio VAE ------------------------------------------------------------------------------ */
 

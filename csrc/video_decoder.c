@@ -70,21 +70,11 @@ static int read_layer(const h3f_checkpoint *checkpoint, const h3f_video_decoder 
     return H3F_OK;
 }
 
-/* [1, registers, hidden] in the file. */
 static int read_registers(const h3f_checkpoint *checkpoint, const h3f_video_decoder *decoder) {
-    const char *name = "decoder.register_tokens";
-    const int64_t registers = decoder->config.registers, hidden = decoder->hidden;
+    const int64_t shape[] = {1, decoder->config.registers, decoder->hidden};
     h3f_tensor tensor;
-    H3F_TRY(h3f_checkpoint_find(checkpoint, name, &tensor));
-    if (tensor.ndim != 3 || tensor.shape[0] != 1 || tensor.shape[1] != registers ||
-        tensor.shape[2] != hidden)
-        return h3f_fail(
-            decoder->ctx, H3F_ETENSOR,
-            "%s: tensor '%s' has %d axes and %lld bytes, expected shape [1, %lld, %lld]",
-            tensor.file, name, tensor.ndim, (long long)tensor.bytes, (long long)registers,
-            (long long)hidden);
-    H3F_TRY(h3f_check_dtype(checkpoint, &tensor));
-    h3f_widen(tensor.dtype, tensor.data, registers * hidden, decoder->registers);
+    H3F_TRY(h3f_find_tensor(checkpoint, 3, shape, &tensor, "decoder.register_tokens"));
+    h3f_widen(tensor.dtype, tensor.data, shape[1] * shape[2], decoder->registers);
     return H3F_OK;
 }
 

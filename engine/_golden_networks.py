@@ -16,15 +16,23 @@ from h3farm.engine._native import (
     Context,
     Dit,
     TextEncoder,
+    VideoEncoder,
     VideoVae,
     euler_step,
     pixels_to_rgb,
     sigmas,
 )
 from h3farm.engine.checkpoints import Tree
-from h3farm.engine.configs import TEXT_LAYERS, Component, Normalization, VideoVaeConfig
+from h3farm.engine.configs import (
+    TEXT_LAYERS,
+    Component,
+    Normalization,
+    VideoEncoderConfig,
+    VideoVaeConfig,
+)
 from h3farm.engine.geometry import audio_latents, latent_size, video_latents
 from h3farm.engine.golden import Array, Case, Golden, GoldenError
+from h3farm.engine.keyframes import sampled
 from h3farm.engine.tokenizer import Tokenizer
 
 Results = dict[str, Array]
@@ -74,6 +82,10 @@ class Models:
     def video_vae(self, tree: Tree, config: VideoVaeConfig) -> VideoVae:
         """The video decoder of a tree, with that tiling."""
         return self._open("video_vae", tree, VideoVae, config)
+
+    def video_encoder(self, tree: Tree, config: VideoEncoderConfig) -> VideoEncoder:
+        """The video encoder of a tree, with that tiling."""
+        return self._open("video_vae", tree, VideoEncoder, config)
 
     def audio_vae(self, tree: Tree) -> AudioVae:
         """The audio decoder of a tree."""
@@ -172,6 +184,23 @@ def decode_raw(models: Models, tree: Tree, case: Case) -> Results:
     with tapped(models.context) as seen:
         frames = vae.decode_raw(case.inputs["latent"])
     return {**seen, "frames": frames}
+
+
+def encode_video(models: Models, tree: Tree, case: Case) -> Results:
+    """Frames to the posterior and the conditioning latent, with the tiling of the case."""
+    tile, overlap = case.config["tile_overlap"] or (0, 0)
+    config = replace(tree.video_encoder(), tile=tile, tile_overlap=overlap)
+    mean, logvar = models.video_encoder(tree, config).encode(case.inputs["frames"])
+    condition = sampled(models.context, mean, logvar, tree.video_normalization())
+    return {"mean": mean, "logvar": logvar, "condition": condition}
+
+
+def encode_picture(models: Models, tree: Tree, case: Case) -> Results:
+    """One picture through the video encoder, with what happens inside."""
+    encoder = models.video_encoder(tree, replace(tree.video_encoder(), tile=0, tile_overlap=0))
+    with tapped(models.context) as seen:
+        encoder.encode(case.inputs["image"][None])
+    return seen
 
 
 def decode_audio(models: Models, tree: Tree, case: Case) -> Results:

@@ -24,7 +24,13 @@ from h3farm.engine._bridge import (
     raw,
     version,
 )
-from h3farm.engine.configs import AudioVaeConfig, DitConfig, TextEncoderConfig, VideoVaeConfig
+from h3farm.engine.configs import (
+    AudioVaeConfig,
+    DitConfig,
+    TextEncoderConfig,
+    VideoEncoderConfig,
+    VideoVaeConfig,
+)
 
 if TYPE_CHECKING:
     from h3farm.engine.packing import PackedSequence
@@ -38,6 +44,7 @@ __all__ = [
     "Noise",
     "TensorInfo",
     "TextEncoder",
+    "VideoEncoder",
     "VideoVae",
     "euler_step",
     "pixels_to_rgb",
@@ -221,6 +228,32 @@ class VideoVae(_Network):
 
     def _pixels(self, height: int, width: int) -> tuple[int, int]:
         return height * self.config.spatial_factor, width * self.config.spatial_factor
+
+
+class VideoEncoder(_Network):
+    """The video encoder: pictures and clips to the posterior of their latent."""
+
+    def __init__(
+        self, context: Context, checkpoint: Checkpoint, config: VideoEncoderConfig
+    ) -> None:
+        """Check every tensor of the encoder against the config."""
+        struct = {**asdict(config), "levels": len(config.channels)}
+        super().__init__("video_encoder", context, checkpoint, struct)
+        self.config = config
+
+    def encode(self, rgb: npt.NDArray[np.uint8]) -> tuple[Floats, Floats]:
+        """Mean and clamped log variance, float32 [C, t, h, w] both, of uint8 [n, H, W, 3].
+
+        One frame is a picture; more are a clip, encoded 17 frames at a time.
+        """
+        frames, height, width, _ = checked("rgb", rgb, np.uint8, None, None, None, 3)
+        factor = prod(self.config.spatial)
+        latents = int(raw("h3f_video_encoder_latents", self, frames))
+        shape = (self.config.latent_channels, latents, height // factor, width // factor)
+        mean, logvar = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        struct = {"data": rgb, "frames": frames, "height": height, "width": width}
+        self._context.call("h3f_video_encoder_encode", self, [struct], mean, logvar)
+        return mean, logvar
 
 
 def pixels_to_rgb(context: Context, pixels: Floats) -> npt.NDArray[np.uint8]:

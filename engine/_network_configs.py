@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from h3farm.engine._config_files import ConfigFile
 from h3farm.engine.configs import (
@@ -15,6 +16,7 @@ from h3farm.engine.configs import (
     DitConfig,
     Normalization,
     TextEncoderConfig,
+    VideoEncoderConfig,
     VideoVaeConfig,
 )
 from h3farm.engine.errors import CheckpointError
@@ -29,7 +31,8 @@ from h3farm.engine.geometry import (
 PATCH_SIZE = [1, 2, 2]
 TEMPORAL_FACTOR = 4
 TOKEN_DROP = 3
-MAX_STAGES, MAX_KERNELS, MAX_DILATIONS = 8, 4, 4  # as csrc/h3f.h has room for
+# As csrc/h3f.h has room for.
+MAX_STAGES, MAX_KERNELS, MAX_DILATIONS, MAX_LEVELS = 8, 4, 4, 8
 
 # What the official files do not say.
 ROPE_THETA = 10_000.0
@@ -37,6 +40,8 @@ REGISTERS = 4
 FFN_FACTOR = 4
 DECODER_EPS = 1e-5
 TILE, TILE_OVERLAP = 256, 64
+NORM_GROUPS = 32
+ENCODER_EPS = 1e-6
 KERNEL_SIZES = (3, 7, 11)
 DILATIONS = (1, 3, 5)
 
@@ -175,6 +180,61 @@ def _official_video_vae(file: ConfigFile, source: ConfigFile) -> VideoVaeConfig:
         tile=tile if file.flag("vae_decoder_tiling", True) else 0,
         tile_overlap=overlap,
     )
+
+
+def video_encoder(folder: Path) -> VideoEncoderConfig:
+    """The encoder's part of the files that `video_vae` reads."""
+    file = ConfigFile.read(folder / "config.json")
+    if file.has("vae_clip_length", "source_path"):
+        return _official_video_encoder(
+            folder, file, ConfigFile.read(source_folder(folder) / "config.json")
+        )
+    file.require("spatial_padding_mode", "reflect", default="reflect")
+    channels = file.integers("block_out_channels", most=MAX_LEVELS)
+    return VideoEncoderConfig(
+        **_shared_with_decoder(folder),
+        channels=channels,
+        spatial=_factors(file, "spatial_downsample_factors", len(channels)),
+        temporal=_factors(file, "temporal_downsample_factors", len(channels)),
+        resnets=file.integer("layers_per_block"),
+        groups=file.integer("norm_num_groups", NORM_GROUPS),
+        norm_eps=file.number("norm_eps", ENCODER_EPS),
+        tile=TILE,
+    )
+
+
+def _official_video_encoder(
+    folder: Path, file: ConfigFile, source: ConfigFile
+) -> VideoEncoderConfig:
+    source.require("causal_encoder", True, default=True)
+    source.require("use_t_isolated_gn", True, default=True)
+    source.require("padding_mode", "reflect", default="reflect")
+    width, multiples = source.integer("ch"), source.integers("ch_mult", most=MAX_LEVELS)
+    tile = file.integer("vae_tile_size", TILE)
+    return VideoEncoderConfig(
+        **_shared_with_decoder(folder),
+        channels=tuple(width * multiple for multiple in multiples),
+        spatial=_factors(source, "space_down", len(multiples)),
+        temporal=_factors(source, "time_down", len(multiples)),
+        resnets=source.integer("num_res_blocks"),
+        groups=NORM_GROUPS,
+        norm_eps=ENCODER_EPS,
+        tile=tile if file.flag("vae_encoder_tiling", True) else 0,
+    )
+
+
+def _shared_with_decoder(folder: Path) -> dict[str, Any]:
+    decoder = video_vae(folder)
+    keys = ("latent_channels", "clip_length", "token_drop", "tile_overlap")
+    return {key: getattr(decoder, key) for key in keys}
+
+
+def _factors(file: ConfigFile, key: str, levels: int) -> tuple[int, ...]:
+    """What each level of the encoder divides by; a factor may be left out for the last ones."""
+    found = file.integers(key, most=MAX_LEVELS)
+    if len(found) > levels:
+        raise file.fault(key, found, f"at most {levels} factors, one a level")
+    return (*found, *[1] * (levels - len(found)))
 
 
 def _rotated(file: ConfigFile, key: str, head_dim: int, ratio: float) -> int:

@@ -28,6 +28,7 @@ from h3farm.engine.configs import (
     Normalization,
     Shifts,
     TextEncoderConfig,
+    VideoEncoderConfig,
     VideoVaeConfig,
 )
 from h3farm.engine.costs import Networks
@@ -102,6 +103,10 @@ class Tree:
     def video_vae(self) -> VideoVaeConfig:
         """Dimensions of the video decoder."""
         return configs.video_vae(self.folder("video_vae"))
+
+    def video_encoder(self) -> VideoEncoderConfig:
+        """Dimensions of the video encoder."""
+        return configs.video_encoder(self.folder("video_vae"))
 
     def audio_vae(self) -> AudioVaeConfig:
         """Dimensions of the audio decoder."""

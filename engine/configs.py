@@ -74,6 +74,27 @@ class VideoVaeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VideoEncoderConfig:
+    """The video VAE's encoder: one entry of `channels`, `spatial` and `temporal` for each level.
+
+    `spatial` and `temporal` are what a level divides sides and frames by; `resnets` are the
+    residual blocks of a level. Tiles as in VideoVaeConfig.
+    """
+
+    latent_channels: int
+    channels: tuple[int, ...]
+    spatial: tuple[int, ...]
+    temporal: tuple[int, ...]
+    resnets: int
+    groups: int
+    norm_eps: float
+    clip_length: int
+    token_drop: int
+    tile: int
+    tile_overlap: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AudioVaeConfig:
     """The audio VAE's decoder: a stage per rate, a residual block per kernel size in each."""
 

@@ -128,9 +128,11 @@ def plan_transformer(case: Case) -> Plan:
 
 
 def plan_video_vae(case: Case) -> Plan:
-    """Decoding, as a whole or one call."""
-    if "image" in case.inputs or "frames" in case.inputs:
-        raise NotYetError("encoding")
+    """Decoding or encoding, as a whole or one call."""
+    if "frames" in case.inputs:
+        return on("video_vae", networks.encode_video, case)
+    if "image" in case.inputs:
+        return on("video_vae", networks.encode_picture, case)
     if "latent" in case.inputs:
         whole = "kept_frames" in case.config
         return on("video_vae", networks.decode_video if whole else networks.decode_raw, case)
