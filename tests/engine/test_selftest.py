@@ -80,7 +80,6 @@ def test_everything_due_passes_on_both_trees_in_both_layouts(
         ("image", "keyframes"),
         ("vision", "the vision tower"),
         ("text_encoder", "a picture in the text"),
-        ("video_vae", "encoding"),
         ("audio_vae", "encoding"),
         ("end_to_end", "keyframes and references"),
     }
