@@ -72,7 +72,7 @@ class Batches(Reading):
             positions = self._positions()
             jobs = self.records.get_many(self.batch_job_ids(batch_id))
             settled = self._settle_strays(jobs, positions)
-        return [job.at(positions.get(job.id)) for job in settled]
+            return list(self.explained(settled, positions))
 
     def batch_job_ids(self, batch_id: str) -> list[str]:
         """The ids of the jobs of a batch, in its order."""

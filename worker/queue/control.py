@@ -88,14 +88,15 @@ class Control(Reading):
         return [job_id for job_id in job_ids if job_id in resumed]
 
     def let_go(self, job: RenderJob, **fields: Any) -> bool:
-        """Bring a job that waits outside of the line to where it belongs by its schedule; False
-        when it has got another state meanwhile.
+        """Bring a waiting job to where its schedule wants it, into the line or out of it; False
+        when it is there, or has got another state meanwhile.
         """
         to = self._place(job)
         if to is job.state:
             return False
         with contextlib.suppress(InvalidTransition):
-            self.records.move(job.id, to, line=to is State.QUEUED, **fields)
+            line = "in" if to is State.QUEUED else "out" if job.state is State.QUEUED else ""
+            self.records.move(job.id, to, line=line, **fields)
             return True
         return False
 

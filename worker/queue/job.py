@@ -115,8 +115,6 @@ class RenderJob:
         """
         known = {each.name: record[each.name] for each in fields(cls) if each.name in record}
         progress = record.get("progress")
-        if record["state"] == State.PAUSED and record.get("hold"):
-            known["waits"] = record["hold"]["sentence"]
         return cls(
             **known
             | {

@@ -1,15 +1,24 @@
 """Looking at the queue: jobs, counts, models, worker."""
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from redis.client import Pipeline
+from rq.suspension import WORKERS_SUSPENDED
+
 from h3farm.worker.queue.core import WORKER_NAME, QueueCore, store_errors
-from h3farm.worker.queue.errors import InvalidTransition
+from h3farm.worker.queue.errors import AmbiguousJob, InvalidTransition, UnknownJob
+from h3farm.worker.queue.farm_state import FarmRecord
 from h3farm.worker.queue.job import RenderJob, WorkerStatus, stamp
-from h3farm.worker.queue.records import as_text
+from h3farm.worker.queue.records import FARM, as_text, record_key, state_key
 from h3farm.worker.queue.states import OVER, WAITING, State
+from h3farm.worker.queue.waiting import Situation, why
 from h3farm.worker.queue.watch import Watch
+
+WORKER_KEY = f"rq:worker:{WORKER_NAME}"
+AMBIGUOUS_SHOWN = 4
 
 
 class Reading(QueueCore):
@@ -18,8 +27,23 @@ class Reading(QueueCore):
     def get(self, job_id: str) -> RenderJob:
         """One job; UnknownJob."""
         with store_errors(self.settings):
-            job = self._settle_strays([self.records.get(job_id)])[0]
-            return job.at(self._positions().get(job_id)) if job.state is State.QUEUED else job
+            positions = self._positions()
+            return self.explained(self._settle_strays([self.records.get(job_id)]), positions)[0]
+
+    def resolve(self, given: str) -> str:
+        """The id of the job that is meant: `given`, or the one that begins with it. UnknownJob,
+        AmbiguousJob.
+        """
+        with store_errors(self.settings):
+            if not given or self.records.exists(given):
+                return given
+            ids = [job_id for state in State for job_id, _ in self.records.ids(state)]
+        found = sorted(job_id for job_id in ids if job_id.startswith(given))
+        if len(found) > 1:
+            raise AmbiguousJob(given, found[:AMBIGUOUS_SHOWN])
+        if not found:
+            raise UnknownJob(given)
+        return found[0]
 
     def list(
         self,
@@ -47,9 +71,9 @@ class Reading(QueueCore):
                     ids = [job_id for job_id, _ in self.records.ids(state)]
                     live += _next(ids, positions, waiting) if state in WAITING else ids
             jobs = self.records.get_many([*(job_id for job_id, _ in kept), *live])
-            jobs = [job.at(positions.get(job.id)) for job in self._settle_strays(jobs, positions)]
+            found = self.explained(self._settle_strays(jobs, positions), positions)
         # A job may have moved on while we read: what it is now decides.
-        return sorted((job for job in jobs if job.state in wanted), key=_time_line)
+        return sorted((job for job in found if job.state in wanted), key=_time_line)
 
     def first_in_line(self, count: int) -> Sequence[RenderJob]:
         """The jobs that run next, at most so many."""
@@ -83,26 +107,46 @@ class Reading(QueueCore):
     def worker(self) -> WorkerStatus | None:
         """The worker, or None when none runs."""
         with store_errors(self.settings):
-            raw = self.connection.hgetall(f"rq:worker:{WORKER_NAME}")
-        row = {as_text(name): as_text(value) for name, value in raw.items()}
-        if "pid" not in row or "death" in row:
-            return None
-        return WorkerStatus(
-            name=WORKER_NAME,
-            host=row.get("hostname", ""),
-            pid=int(row["pid"]),
-            state={"started": "starting"}.get(row.get("state", ""), row.get("state", "starting")),
-            job_id=row.get("current_job"),
-            heartbeat_at=row.get("last_heartbeat", ""),
-        )
+            return _worker(self.connection.hgetall(WORKER_KEY))
 
     def watch(self, timeout_s: float = 1.0) -> Watch:
         """Follow what happens to the jobs; see Watch."""
         return Watch(self.connection, timeout_s, self.settings.store_name)
 
+    def _watch(self, pipeline: "Pipeline", job_id: str) -> None:
+        """Have the transaction refused when the line or the job changes before it."""
+        pipeline.watch(self.rq_queue.key, record_key(job_id))  # type: ignore[no-untyped-call]
+
     def _positions(self) -> dict[str, int]:
         ids = self.connection.lrange(self.rq_queue.key, 0, -1)
         return {as_text(job_id): place for place, job_id in enumerate(ids)}
+
+    def explained(
+        self, jobs: Sequence[RenderJob], positions: Mapping[str, int]
+    ) -> Sequence[RenderJob]:
+        """The jobs with their places in line and why they wait."""
+        if all(job.over for job in jobs):
+            return jobs
+        situation = self._situation()
+        placed = [
+            job.at(positions.get(job.id)) if job.state is State.QUEUED else job for job in jobs
+        ]
+        return [replace(job, waits=why(job, situation)) for job in placed]
+
+    def _situation(self) -> Situation:
+        with self.connection.pipeline(transaction=False) as pipeline:
+            pipeline.get(FARM)
+            pipeline.hgetall(WORKER_KEY)
+            pipeline.exists(WORKERS_SUSPENDED)
+            pipeline.zcard(state_key(State.RUNNING))
+            farm, worker, suspended, running = pipeline.execute()
+        return Situation(
+            farm=FarmRecord.parse(farm),
+            worker=_worker(worker) is not None,
+            suspended=bool(suspended),
+            running=running,
+            now=self._clock(),
+        )
 
     def _settle_strays(
         self, jobs: Sequence[RenderJob], positions: dict[str, int] | None = None
@@ -125,6 +169,20 @@ class Reading(QueueCore):
         with contextlib.suppress(InvalidTransition):
             return self.records.move(job.id, State.CANCELLED, ended_at=stamp(self._clock()))
         return self.records.get(job.id)
+
+
+def _worker(raw: Mapping[bytes | str, bytes | str]) -> WorkerStatus | None:
+    row = {as_text(name): as_text(value) for name, value in raw.items()}
+    if "pid" not in row or "death" in row:
+        return None
+    return WorkerStatus(
+        name=WORKER_NAME,
+        host=row.get("hostname", ""),
+        pid=int(row["pid"]),
+        state={"started": "starting"}.get(row.get("state", ""), row.get("state", "starting")),
+        job_id=row.get("current_job"),
+        heartbeat_at=row.get("last_heartbeat", ""),
+    )
 
 
 def _next(ids: Sequence[str], positions: dict[str, int], count: int | None) -> Sequence[str]:

@@ -23,6 +23,7 @@ from redis.client import Pipeline
 
 from h3farm.engine.disk_sizes import disk_for_output
 from h3farm.engine.progress import Progress
+from h3farm.engine.spec import RenderSpec
 from h3farm.worker.queue import scripts
 from h3farm.worker.queue.disk import JobFolders
 from h3farm.worker.queue.errors import InvalidTransition, Superseded, UnknownJob
@@ -80,7 +81,13 @@ def stored_fields(job: RenderJob) -> dict[str, Any]:
     its output to add them up.
     """
     fields = {name: value for name, value in job.to_json().items() if name not in UNSTORED}
-    return fields | {"spec_hash": job.spec.hash, "output_bytes": disk_for_output(job.spec)}
+    return fields | spec_fields(job.spec)
+
+
+def spec_fields(spec: RenderSpec) -> dict[str, Any]:
+    """What the store keeps of a spec."""
+    size = disk_for_output(spec)
+    return {"spec": spec.to_json(), "spec_hash": spec.hash, "output_bytes": size}
 
 
 def _fence(execution: str | None) -> str:
@@ -183,7 +190,7 @@ class Records:
         to: State,
         *,
         by: str | None = None,
-        line: bool = False,
+        line: str = "",
         **fields: Any,
     ) -> RenderJob:
         """The state machine: bring a job to a state it may go to, with what changes along.
@@ -192,8 +199,8 @@ class Records:
         InvalidTransition. The end of a running job is on disk before the store says so: a worker
         that dies in between has not rendered in vain.
 
-        by: the execution that says so; Superseded when the job is in another one. line: for the
-        state `queued`, that it gets in line.
+        by: the execution that says so; Superseded when the job is in another one. line: "in" puts
+        it in line, "out" takes a queued one out and is refused when it is being begun already.
         """
         job = self.get(job_id)
         if by is not None and job.execution != by:
@@ -221,7 +228,7 @@ class Records:
         to: State,
         *,
         by: str | None = None,
-        line: bool = False,
+        line: str = "",
         **fields: Any,
     ) -> None:
         """`move` as part of a transaction, where a refusal changes nothing; the folder is the
@@ -353,7 +360,7 @@ class Records:
         client: "Redis | Pipeline",
         *,
         by: str | None,
-        line: bool,
+        line: str,
     ) -> tuple[int, bytes]:
         allowed = f",{','.join(sources(to))},"
         pairs = [part for pair in encode(fields).items() for part in pair]
@@ -365,7 +372,7 @@ class Records:
             milliseconds(self.clock()),
             event,
             _fence(by),
-            "line" if line else "",
+            line,
             *pairs,
         ]
         answer = self._move(keys=[record_key(job_id), self._line], args=args, client=client)
@@ -388,6 +395,11 @@ class Records:
     def _write_folder(self, job: RenderJob, to: State, fields: Mapping[str, Any]) -> None:
         changed = {name: value for name, value in fields.items() if name != "progress"}
         self.folders.write(job.id, {**job.durable(), "state": str(to), **changed})
+
+    def announce(self, job_id: str, pipeline: "Pipeline") -> None:
+        """Add to a pipeline that a job has changed without another state."""
+        state = State(as_text(cast("bytes", self._connection.hget(record_key(job_id), "state"))))
+        pipeline.publish(EVENTS, self.event(job_id, "state", state))
 
     def event(self, job_id: str, kind: str, state: State, progress: Progress | None = None) -> str:
         """What is announced of a job, as it goes over the channel."""

@@ -99,7 +99,8 @@ end
 """
 
 # KEYS: record, line. ARGV: id, new state, allowed old states as ",a,b,", score, event, execution
-# that says so ("": none), "line" to put it there, then fields and values.
+# that says so ("": none), "in" to put it in line or "out" to refuse one that is in none, then
+# fields and values.
 MOVE = (
     _PUT
     + _CHANGE
@@ -110,9 +111,10 @@ if ARGV[6] ~= '' and redis.call('HGET', KEYS[1], 'execution') ~= ARGV[6] then
   return {-1, from}
 end
 if not string.find(ARGV[3], ',' .. from .. ',', 1, true) then return {0, from} end
+if ARGV[7] == 'out' and not redis.call('LPOS', KEYS[2], ARGV[1]) then return {0, from} end
 change(KEYS[1], KEYS[2], ARGV[1], from, ARGV[2], ARGV[4], ARGV[5])
 if #ARGV > 7 then redis.call('HSET', KEYS[1], unpack(ARGV, 8)) end
-if ARGV[7] == 'line' then put(KEYS[2], ARGV[1]) end
+if ARGV[7] == 'in' then put(KEYS[2], ARGV[1]) end
 return {1, from}
 """
 )
