@@ -346,7 +346,7 @@ def test_an_id_may_be_given_by_its_beginning(queue: RenderQueue) -> None:
     queue._suffix = lambda: next(suffixes)
     jobs = [queue.submit(spec()) for _ in range(2)]
     assert queue.resolve(jobs[0].id) == jobs[0].id
-    assert queue.resolve(jobs[0].id[:-2]) == jobs[0].id
+    assert queue.resolve(jobs[0].id[:-1]) == jobs[0].id
     with pytest.raises(AmbiguousJob, match="beginning of several ids"):
         queue.resolve(jobs[0].id[:-4])
     with pytest.raises(UnknownJob):

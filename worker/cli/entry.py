@@ -17,6 +17,7 @@ from h3farm.worker.cli import (
     upkeep_commands,
 )
 from h3farm.worker.cli.batch_options import add_batch_options
+from h3farm.worker.cli.control_commands import add_control
 from h3farm.worker.cli.spec_options import add_spec_options
 from h3farm.worker.queue import Priority, Settings, State
 from h3farm.worker.queue.process import bound
@@ -93,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_cancel(commands)
     _add_retry(commands)
+    add_control(commands, _command)
     _add_status(commands)
     _add_logs(commands)
     _add_clean(commands)

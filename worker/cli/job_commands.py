@@ -7,6 +7,7 @@ import time
 from h3farm.worker.cli import exits, words
 from h3farm.worker.cli.batch_commands import submit_batch
 from h3farm.worker.cli.batch_options import is_batch, schedule_of
+from h3farm.worker.cli.control_commands import farm_words
 from h3farm.worker.cli.spec_options import given_fields, make_spec
 from h3farm.worker.queue import (
     OVER,
@@ -227,7 +228,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
     with RenderQueue.connect(settings) as queue:
         worker, counts, models = queue.worker(), queue.counts(), list(queue.models())
         held = {job.id: job.waits for job in queue.held()}
-        saved = queue.saved()
+        saved, farm = queue.saved(), queue.farm()
     dashboard = supervisor.get("dashboard", settings.dashboard)
     if arguments.json:
         words.print_json(
@@ -237,6 +238,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
                 "store": settings.store_name,
                 "worker": worker.to_json() if worker else None,
                 "counts": counts,
+                "farm": farm.to_json(),
                 "held": held,
                 "saved": saved,
                 "models": models,
@@ -246,6 +248,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
     busy = f"{worker.state}{_aside(worker.job_id or '')}" if worker else "not running"
     jobs = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     print(f"dashboard   {dashboard}\nstore       {settings.store_name}")
+    print(f"farm        {farm_words(farm)}")
     print(f"worker      {busy}\njobs        {jobs or 'none'}")
     if saved["opens"]:
         size = quantities.size(saved["bytes"])

@@ -203,4 +203,4 @@ def _time_line(job: RenderJob) -> tuple[int, str, int]:
         return 1, job.started_at or "", 0
     if job.position is not None:
         return 2, "", job.position
-    return (2, "", -1) if job.state is State.QUEUED else (3, job.created_at, 0)
+    return (2, "", -1) if job.state is State.QUEUED else (3, job.order, 0)
