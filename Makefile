@@ -8,13 +8,13 @@ BIN := $(VENV)/bin
 ENGINE_SOURCES := $(wildcard csrc/*.c csrc/*.h) engine/_build.py setup.py
 TYPES := build/mypy/h3farm
 
-# The farm of `make demo` and `make run` knows the user's models and the tiny one of this repository.
+# The farm of `make demo` and `make run` knows the user's models and the demo model of this repository.
 export H3FARM_HOME ?= $(HOME)/h3farm
-export H3FARM_MODELS := $(or $(H3FARM_MODELS),$(H3FARM_HOME)/models):$(CURDIR)/tests/golden/tiny-h3
+export H3FARM_MODELS := $(or $(H3FARM_MODELS),$(H3FARM_HOME)/models):$(CURDIR)/models
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test run setup setup-tests browser quick lint types test-fast test-c test-asan test-tsan \
-	test-neon e2e bench reference clean
+	test-neon e2e score bench reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ test-neon: ## the C tests built for arm64 and run under emulation (needs aarch64
 
 e2e: setup-tests browser ## the tests in a real browser
 	$(BIN)/pytest -m e2e
+
+score: setup ## the demo model's semantic score through the C engine (score.json)
+	$(BIN)/python -m tools.demo_model.score --out score.json
 
 bench: setup ## measure, as ratios, against limits; exits non-zero when one is missed
 	@# A BLAS kernel forced from outside would slow the peer and flatter us.

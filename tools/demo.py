@@ -20,12 +20,12 @@ FARM_NOT_RUNNING = 3  # exit code of the h3farm commands
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
 SAMPLE = [
-    "A red fox walks through fresh snow at dawn. The sound of soft steps.",
-    "--model=tiny-h3",
-    "--width=192",
+    "A magenta square moves down on a yellow background.",
+    "--model=h3-demo",
+    "--width=128",
     "--height=128",
     "--frames=39",
-    "--steps=8",
+    "--steps=12",
     "--seed=7",
 ]
 

@@ -30,7 +30,7 @@ Written by h3farm, and read back:
 """
 SPEC_TAIL = """
 ```json
-{"prompt": "A red fox walks through fresh snow.", "model": "tiny-h3", "seconds": 2, "seed": 7}
+{"prompt": "A red fox walks through fresh snow.", "model": "h3-demo", "seconds": 2, "seed": 7}
 ```
 """
 COMMANDS_HEAD = """# Commands

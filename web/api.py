@@ -95,7 +95,7 @@ def cancel(job_id: str) -> JSON:
 
 @blueprint.post("/jobs/<job_id>/retry")
 def retry(job_id: str) -> JSON:
-    """Queue a job that failed once more; it goes on from its resume point."""
+    """Queue a job that failed once more; it starts over."""
     return farm().queue.retry(job_id).to_json()
 
 

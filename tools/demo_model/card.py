@@ -14,10 +14,10 @@ TARGETS = {"colour": 0.95, "direction": 0.95, "shape": 0.85, "background": 0.95,
 CARD = """\
 # h3farm demo model
 
-A tiny MiniMax-H3 (text to video with sound, and from first or last frames), trained from nothing by
-`tools/demo_model` on clips it draws itself. It has the architecture and the file layout of the
-released model and none of its weights. It exists so that a newcomer sees a prompt become its video
-in seconds, and so that the engine is tested on meaning and not on numbers alone.
+A tiny MiniMax-H3, trained from nothing by `tools/demo_model` on clips it draws itself: text to
+video with sound (first and last frames were trained too). It has the architecture and the file
+layout of the released model and none of its weights. It exists so that a newcomer sees a prompt
+become its video in seconds, and so that the engine is tested on meaning and not on numbers alone.
 
 ## What it knows
 
@@ -27,7 +27,8 @@ in seconds, and so that the engine is tested on meaning and not on numbers alone
 - over {backgrounds}, or graded from one to another
 - canvases {canvases}; {lengths} frames at 24 a second
 - sound: a tone for each shape, louder while moving, panned with it, a strike at each bounce; or
-silence when asked for - English in many wordings, some Chinese
+  silence when asked for
+- English in many wordings, some Chinese
 
 Prompts that work: "A red circle moves left on a black background", "crimson disc drifting to the
 left, black backdrop, silent", "黑色背景，一个红色的圆形向左移动". Of other words

@@ -1,7 +1,7 @@
 """Scores the demo model through the farm's own engine: prompt in, finished video out, measured
 without a network.
 
-    python -m tools.demo_model.score --model DIR [--count 64] [--out score.json]
+    python -m tools.demo_model.score [--model DIR] [--count 64] [--out score.json]
 
 Runs in the farm's environment (no torch). The finished mp4 is what is measured, as a viewer gets
 it.
@@ -22,6 +22,8 @@ from h3farm.engine.spec import RenderSpec
 from .measure import ASPECTS, Floats, Pixels, verdict
 from .prompts import Trial, trials
 from .world import SAMPLE_RATE
+
+MODEL = Path(__file__).parents[2] / "models/h3-demo"
 
 
 def read_video(path: Path, width: int, height: int) -> tuple[Pixels, Floats]:
@@ -76,7 +78,7 @@ def score(model: Path, count: int, steps: int) -> dict[str, object]:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="the model's folder")
+    parser.add_argument("--model", type=Path, default=MODEL, help="the model's folder")
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--steps", type=int, default=12, help="denoiser evaluations")
     parser.add_argument("--out", type=Path, default=Path("score.json"))

@@ -16,7 +16,7 @@ from .latents import GROUPS, Statistics, statistics
 from .training import Plan, Stage, batch_rng, load_average
 from .vocabulary import Vocabulary
 
-PLAN = Plan(steps=11000, lr=1.5e-3, muon_lr=2e-3, decay=0.998, flat=0.6)
+PLAN = Plan(steps=13000, lr=1.5e-3, muon_lr=2e-3, decay=0.998, flat=0.6)
 ROWS = 4000  # packed rows of a batch
 # The first part of the steps sees the smallest canvas and length only: three times as many clips an
 # hour, and what words mean is learned there.

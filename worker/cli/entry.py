@@ -221,7 +221,7 @@ def _add_batch(commands: "Commands[argparse.ArgumentParser]") -> None:
         "retry",
         batch_commands.retry_batch,
         "queue what failed of a batch once more",
-        more="Each goes on\nfrom its resume point. The other jobs stay as they are.",
+        more="Each starts\nover. The other jobs stay as they are.",
         examples="  h3farm batch retry foxes --failed\n",
     )
     retry.add_argument(
@@ -289,7 +289,7 @@ def _add_retry(commands: "Commands[argparse.ArgumentParser]") -> None:
         "retry",
         job_commands.retry,
         "queue jobs that failed once more",
-        more="Each goes on from\nits resume point, before the others of its priority.",
+        more="Each starts over,\nbefore the others of its priority.",
         examples="  h3farm retry 1130-1842-3f2a\n",
     )
     parser.add_argument("jobs", metavar="JOB", nargs="+", help="the job's id")

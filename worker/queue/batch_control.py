@@ -37,7 +37,7 @@ class BatchControl(Batches, Retrying):
         return self.batch(batch.id)
 
     def retry_batch(self, given: str) -> Batch:
-        """Queue those of its jobs that failed once more, each from its resume point."""
+        """Queue those of its jobs that failed once more, each from its start."""
         batch = self.batch(given)
         self.retry_many(self._those(batch, {State.FAILED}))
         return self.batch(batch.id)

@@ -51,7 +51,7 @@ class Control(Reading):
         self, job_id: str, *, until: datetime | None = None, execution: str | None = None
     ) -> RenderJob:
         """Pause a job that waits or runs, until it is resumed or the moment has come. A running one
-        stops within a second and keeps its resume point; until then it has the wish "pause".
+        stops within a second, to start over when resumed; until then it has the wish "pause".
         InvalidTransition when it is over. Of a paused job the moment changes.
         """
         results = self.pause_many([job_id], until=until, execution=execution)

@@ -32,7 +32,7 @@ class FarmControl(QueueCore):
     ) -> FarmState:
         """Pause everything, over restarts too, until `resume_farm` or the moment `until`.
 
-        The job that runs stops within a second, keeps its resume point and waits in front; with
+        The job that runs stops within a second and waits in front, to start over; with
         finish_current it is finished first. reason: a clause that goes on from "paused because".
         free_memory: the worker closes its model.
         """

@@ -25,7 +25,7 @@ class Retrying(Control):
     """The part of the queue that brings failed jobs back."""
 
     def retry(self, job_id: str) -> RenderJob:
-        """Queue a job that failed once more; it goes on from its resume point if it has one.
+        """Queue a job that failed once more; it starts over.
 
         It stands in front of those of its priority. NotFailed when it has not.
         """
