@@ -120,7 +120,7 @@ def test_looking_at_five_thousand_waiting_jobs_reads_only_what_is_shown(
     records = calls("hgetall")
     commands = queue.connection.info("stats")["total_commands_processed"]
     jobs = queue.list(limit=12, waiting=100)
-    assert calls("hgetall") - records == 100
+    assert calls("hgetall") - records == 100 + 1  # the worker: why they wait
     assert queue.connection.info("stats")["total_commands_processed"] - commands < 120
     assert [job.id for job in jobs] == queue.batch_job_ids(batches[0].id)[:100]
     assert [job.position for job in jobs] == list(range(100))
