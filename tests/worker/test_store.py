@@ -6,11 +6,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from farmtest import BOUND_S, eventually, spec
 
-from h3farm.worker.identity import Taken, process_start
+from h3farm.worker.identity import ProcessLock, Taken, process_start
 from h3farm.worker.queue import RenderQueue, Settings, State, StoreUnavailable
 from h3farm.worker.queue.process import LOG_BYTES
 from h3farm.worker.store import Store, StoreFailed, log_file
@@ -92,6 +93,14 @@ def test_one_that_cannot_start_says_why(settings: Settings) -> None:
     assert log_file(settings).exists()
 
 
+def is_free(path: Path) -> bool:
+    try:
+        with ProcessLock(path):
+            return True
+    except Taken:
+        return False
+
+
 def test_a_server_whose_keeper_was_killed_is_replaced(settings: Settings, server_pid: int) -> None:
     """Its data is taken over, and two servers never write into one folder."""
     keeper = int((settings.state / "store.lock").read_text().split(":")[1].strip(" }"))
@@ -100,6 +109,7 @@ def test_a_server_whose_keeper_was_killed_is_replaced(settings: Settings, server
         job = queue.submit(spec())
         os.kill(keeper, signal.SIGKILL)
         eventually(lambda: process_start(keeper) is None)
+        eventually(lambda: is_free(settings.state / "store.lock"))  # its files close a little later
         assert process_start(server_pid)
         store = Store(settings)
         try:
